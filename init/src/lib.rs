@@ -1,0 +1,2 @@
+//! Pure decisions of the init.
+#![no_std]

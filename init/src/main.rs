@@ -1,0 +1,3 @@
+//! Entry.
+#![no_std]
+#![no_main]
