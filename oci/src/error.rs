@@ -1,0 +1,252 @@
+//! What can go wrong, with the expected and the found value wherever a caller decides by them. It never advises inside a
+//! message: advice is [`Error::hint`], which the program's `main` prints on a line of its own.
+
+use std::fmt;
+use std::io;
+
+use crate::digest::{DiffId, Digest};
+use crate::platform::Platform;
+
+/// A result of this crate.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// An error of this crate. `Display` says what failed, with expected and found; the cause, where there is one, is
+/// [`std::error::Error::source`] and is not repeated.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum Error {
+    /// A text does not follow the grammar of its kind (digest, reference, platform, time).
+    Grammar {
+        /// What the text should have been.
+        noun: &'static str,
+        /// The text as given.
+        text: String,
+        /// The rule in words.
+        expected: &'static str,
+    },
+    /// A JSON document (manifest, index, config, layout) is not what its specification asks for.
+    Document {
+        /// Which document, with its digest where it has one.
+        subject: String,
+        /// What is wrong with it.
+        problem: String,
+    },
+    /// Bytes are not the promised ones.
+    DigestMismatch {
+        /// What was read, and from where.
+        subject: String,
+        /// The digest that was promised.
+        expected: Digest,
+        /// The digest of the bytes.
+        found: Digest,
+    },
+    /// A layer's uncompressed tar is not the one that the config names.
+    DiffIdMismatch {
+        /// The compressed layer.
+        layer: Digest,
+        /// The diff id in the config.
+        expected: DiffId,
+        /// The diff id of the bytes.
+        found: DiffId,
+    },
+    /// There are fewer or more bytes than promised.
+    SizeMismatch {
+        /// What was read, and from where.
+        subject: String,
+        /// Bytes promised.
+        expected: u64,
+        /// Bytes read; reading stops one byte past the promise, so a larger number means "at least".
+        found: u64,
+    },
+    /// Something is larger than the named limit of this crate.
+    TooLarge {
+        /// What was read.
+        subject: String,
+        /// The limit in bytes.
+        limit: u64,
+    },
+    /// An index has no entry, or no single one, for a platform.
+    NoPlatform {
+        /// The platform asked for.
+        wanted: Platform,
+        /// What the index has.
+        candidates: Vec<Platform>,
+    },
+    /// A path cannot stand in a layer, or an entry of an archive cannot be taken.
+    Entry {
+        /// The path as written in the archive, lossily decoded.
+        path: String,
+        /// What is wrong with it.
+        problem: String,
+    },
+    /// A layer's gzip or tar is damaged.
+    Archive {
+        /// The compressed layer.
+        layer: Digest,
+        /// What is wrong with it.
+        problem: String,
+    },
+    /// A registry could not be reached: no address, no route, connection refused, or no answer in time.
+    Unreachable {
+        /// Scheme, host and port.
+        endpoint: String,
+        /// Why, as the network said it.
+        reason: String,
+    },
+    /// A registry was reached, but its certificate is not to be trusted. Plain http is never tried after this.
+    Untrusted {
+        /// Scheme, host and port.
+        endpoint: String,
+        /// Why, as the TLS library said it.
+        reason: String,
+    },
+    /// A plain http URL was given for a host that is neither loopback nor named insecure.
+    PlainHttp {
+        /// The URL.
+        url: String,
+    },
+    /// A registry does not have it.
+    NotFound {
+        /// Verb and URL.
+        request: String,
+        /// The registry's own words.
+        answer: String,
+    },
+    /// A registry, or its token server, asks for an identity that we do not have, or refuses the one we have.
+    Unauthorized {
+        /// Verb and URL.
+        request: String,
+        /// The registry's own words.
+        answer: String,
+    },
+    /// A registry asks to wait longer than we do.
+    Throttled {
+        /// Verb and URL.
+        request: String,
+        /// The registry's `Retry-After`, in seconds.
+        seconds: u64,
+        /// The registry's own words.
+        answer: String,
+    },
+    /// A registry answers with another status than the protocol allows here.
+    Refused {
+        /// Verb and URL.
+        request: String,
+        /// The HTTP status.
+        status: u16,
+        /// The registry's own words.
+        answer: String,
+    },
+    /// A registry or token server breaks the protocol (header, redirect, challenge, body).
+    Protocol {
+        /// Verb and URL.
+        request: String,
+        /// What is wrong with the answer.
+        problem: String,
+    },
+    /// A connection broke in mid-answer, and the retries are used up.
+    Cut {
+        /// Verb and URL.
+        request: String,
+        /// Why, as the network said it.
+        reason: String,
+    },
+    /// The caller's [`Interrupt`](crate::Interrupt) was raised.
+    Interrupted,
+    /// The operating system refused.
+    Io {
+        /// Verb and object, such as `write blob sha256:…`.
+        action: String,
+        /// The refusal.
+        source: io::Error,
+    },
+}
+
+impl Error {
+    /// What a person can do about it, if there is something: one sentence without a period, for a `hint:` line.
+    pub fn hint(&self) -> Option<&'static str> {
+        match self {
+            Self::Grammar { noun: "tagged reference", .. } => Some("write the tag or digest out; none is assumed"),
+            Self::PlainHttp { .. } => Some("name the host insecure, or use https"),
+            Self::Untrusted { .. } => Some("check the CA certificates of this machine (Debian: ca-certificates)"),
+            Self::Io { source, .. } if source.kind() == io::ErrorKind::StorageFull => Some("free some disk space"),
+            Self::Io { source, .. } if source.kind() == io::ErrorKind::PermissionDenied => {
+                Some("owners and device nodes need root")
+            }
+            Self::DigestMismatch { .. } | Self::SizeMismatch { .. } => {
+                Some("the source is damaged or was tampered with; fetch it again or from elsewhere")
+            }
+            _ => None,
+        }
+    }
+
+    pub(crate) fn io(action: impl Into<String>) -> impl FnOnce(io::Error) -> Self {
+        let action = action.into();
+        move |source| Self::Io { action, source }
+    }
+
+    pub(crate) fn document(subject: impl fmt::Display, problem: impl fmt::Display) -> Self {
+        Self::Document { subject: subject.to_string(), problem: problem.to_string() }
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Grammar { noun, text, expected } => write!(f, "parse {noun} {text:?}: expected {expected}"),
+            Self::Document { subject, problem } => write!(f, "read {subject}: {problem}"),
+            Self::DigestMismatch { subject, expected, found } => {
+                write!(f, "verify {subject}: expected {expected}, found {found}")
+            }
+            Self::DiffIdMismatch { layer, expected, found } => {
+                write!(f, "verify uncompressed layer {layer}: expected diff id {expected}, found {found}")
+            }
+            Self::SizeMismatch { subject, expected, found } if found > expected => {
+                write!(f, "verify {subject}: expected {expected} bytes, found more")
+            }
+            Self::SizeMismatch { subject, expected, found } => {
+                write!(f, "verify {subject}: expected {expected} bytes, found {found}")
+            }
+            Self::TooLarge { subject, limit } => write!(f, "read {subject}: larger than the limit of {limit} bytes"),
+            Self::NoPlatform { wanted, candidates } if candidates.is_empty() => {
+                write!(f, "select platform {wanted}: the index has no image")
+            }
+            Self::NoPlatform { wanted, candidates } => {
+                let list: Vec<String> = candidates.iter().map(Platform::to_string).collect();
+                write!(f, "select platform {wanted}: the index has {}", list.join(", "))
+            }
+            Self::Entry { path, problem } => write!(f, "take archive entry {path:?}: {problem}"),
+            Self::Archive { layer, problem } => write!(f, "read layer {layer}: {problem}"),
+            Self::Unreachable { endpoint, reason } => write!(f, "reach {endpoint}: {reason}"),
+            Self::Untrusted { endpoint, reason } => write!(f, "trust {endpoint}: {reason}"),
+            Self::PlainHttp { url } => {
+                write!(f, "use {url}: plain http to a host that is neither loopback nor named insecure")
+            }
+            Self::NotFound { request, answer } => write!(f, "{request}: not found{}", quoted(answer)),
+            Self::Unauthorized { request, answer } => write!(f, "{request}: not authorized{}", quoted(answer)),
+            Self::Throttled { request, seconds, answer } => {
+                write!(f, "{request}: the registry asks to wait {seconds} s{}", quoted(answer))
+            }
+            Self::Refused { request, status, answer } => {
+                write!(f, "{request}: unexpected status {status}{}", quoted(answer))
+            }
+            Self::Protocol { request, problem } => write!(f, "{request}: {problem}"),
+            Self::Cut { request, reason } => write!(f, "{request}: the connection broke: {reason}"),
+            Self::Interrupted => f.write_str("interrupted"),
+            Self::Io { action, .. } => f.write_str(action),
+        }
+    }
+}
+
+impl std::error::Error for Error {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::Io { source, .. } => Some(source),
+            _ => None,
+        }
+    }
+}
+
+fn quoted(answer: &str) -> String {
+    if answer.is_empty() { String::new() } else { format!(": {answer}") }
+}

@@ -1,0 +1,378 @@
+//! An OCI image layout on disk. Spec: image-spec `image-layout.md`. A blob appears under its digest whole and verified, or
+//! not at all: it is written to a partial file beside the others, synced, and renamed. Runs may share a layout. It never
+//! holds Docker's media types; that is its callers' promise (see [`Manifest::to_oci`](crate::Manifest::to_oci)).
+
+use std::fs::{self, File};
+use std::io::{self, Read, Write};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::descriptor::{Descriptor, Family};
+use crate::digest::{Digest, Hasher};
+use crate::error::{Error, Result};
+use crate::index::Index;
+use crate::manifest::MANIFEST_BYTES_MAX;
+
+/// The one layout version there is.
+const OCI_LAYOUT: &[u8] = br#"{"imageLayoutVersion":"1.0.0"}"#;
+/// Largest `oci-layout` file that is read.
+const OCI_LAYOUT_BYTES_MAX: u64 = 4096;
+/// How much is read and written at a time.
+const CHUNK_BYTES: usize = 64 * 1024;
+/// How the names of partial files begin.
+const PARTIAL: &str = ".partial-";
+
+/// A layout directory: `oci-layout`, `index.json` and `blobs/sha256/`.
+#[derive(Clone, Debug)]
+pub struct Layout {
+    dir: PathBuf,
+}
+
+impl Layout {
+    /// Opens the layout in `dir`, or makes one there, empty, with all missing parents. Removes what killed runs left
+    /// half-written.
+    ///
+    /// # Errors
+    /// [`Error::Document`] if `dir` holds a layout of another version; [`Error::Io`] if it cannot be read or written.
+    pub fn open_or_create(dir: &Path) -> Result<Self> {
+        let layout = Self { dir: dir.to_owned() };
+        let blobs = layout.blobs();
+        fs::create_dir_all(&blobs).map_err(Error::io(format!("create {}", blobs.display())))?;
+        layout.sweep()?;
+        if !layout.dir.join("index.json").exists() {
+            layout.write_index(&[])?;
+        }
+        if !layout.dir.join("oci-layout").exists() {
+            layout.replace("oci-layout", OCI_LAYOUT)?;
+        }
+        Self::open(dir)
+    }
+
+    /// Opens the layout in `dir`.
+    ///
+    /// # Errors
+    /// [`Error::Document`] if it is of another version; [`Error::Io`] if there is none.
+    pub fn open(dir: &Path) -> Result<Self> {
+        let path = dir.join("oci-layout");
+        let bytes = read_file(&path, OCI_LAYOUT_BYTES_MAX)?;
+        let value: serde_json::Value =
+            serde_json::from_slice(&bytes).map_err(|error| Error::document(path.display(), error))?;
+        let version = &value["imageLayoutVersion"];
+        if version != "1.0.0" {
+            let problem = format!("imageLayoutVersion: expected \"1.0.0\", found {version}");
+            return Err(Error::document(path.display(), problem));
+        }
+        Ok(Self { dir: dir.to_owned() })
+    }
+
+    /// Where the layout is.
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// Where a blob is, or would be.
+    pub fn blob_path(&self, digest: &Digest) -> PathBuf {
+        self.blobs().join(digest.hex())
+    }
+
+    /// Whether the blob is here in its full size. Its bytes were verified when it came, and are again when it is read.
+    pub fn has(&self, blob: &Descriptor) -> bool {
+        fs::metadata(self.blob_path(&blob.digest)).is_ok_and(|meta| meta.is_file() && meta.len() == blob.size)
+    }
+
+    /// Stores `bytes` and names them as `media_type`.
+    ///
+    /// # Errors
+    /// [`Error::Io`].
+    pub fn put(&self, media_type: &str, bytes: &[u8]) -> Result<Descriptor> {
+        let descriptor = Descriptor::of(media_type, bytes);
+        if !self.has(&descriptor) {
+            let mut blob = self.incoming()?;
+            blob.write_all(bytes).map_err(Error::io(format!("write blob {}", descriptor.digest)))?;
+            blob.commit()?;
+        }
+        Ok(descriptor)
+    }
+
+    /// Stores what `reader` gives, if it is what `expected` names. At most one byte past its size is read.
+    ///
+    /// # Errors
+    /// [`Error::SizeMismatch`], [`Error::DigestMismatch`], [`Error::Io`]; then nothing was stored.
+    pub fn put_stream(&self, expected: &Descriptor, mut reader: impl Read) -> Result<()> {
+        let mut blob = self.expect(expected)?;
+        let mut chunk = vec![0; CHUNK_BYTES];
+        loop {
+            let count =
+                read_some(&mut reader, &mut chunk).map_err(Error::io(format!("read blob {}", expected.digest)))?;
+            if count == 0 {
+                return blob.finish();
+            }
+            blob.write(&chunk[..count])?;
+        }
+    }
+
+    /// Gives a blob's bytes to `consume`, never more than its size, and then checks all of them, those too that `consume`
+    /// left unread. What `consume` returns is handed on only after the check; what it did in between is the caller's to
+    /// undo.
+    ///
+    /// # Errors
+    /// Those of `consume`; [`Error::SizeMismatch`], [`Error::DigestMismatch`], [`Error::Io`].
+    pub fn read<T, E: From<Error>>(
+        &self,
+        blob: &Descriptor,
+        consume: impl FnOnce(&mut dyn Read) -> Result<T, E>,
+    ) -> Result<T, E> {
+        let path = self.blob_path(&blob.digest);
+        let file = File::open(&path).map_err(Error::io(format!("open blob {}", path.display())))?;
+        let mut reader = Verifying { file, hasher: Hasher::default(), count: 0, size: blob.size };
+        let value = consume(&mut reader);
+        let checked = reader.finish(&path, blob);
+        // Damaged bytes explain any complaint of the consumer; its own error counts where they are sound.
+        checked?;
+        value
+    }
+
+    /// A whole small blob, a manifest or config.
+    ///
+    /// # Errors
+    /// [`Error::TooLarge`] above 4 MiB, else as [`Self::read`].
+    pub fn bytes(&self, blob: &Descriptor) -> Result<Vec<u8>> {
+        if blob.size > MANIFEST_BYTES_MAX {
+            return Err(Error::TooLarge { subject: format!("blob {}", blob.digest), limit: MANIFEST_BYTES_MAX });
+        }
+        self.read(blob, |reader| {
+            let mut bytes = Vec::with_capacity(blob.size as usize);
+            reader.read_to_end(&mut bytes).map_err(Error::io(format!("read blob {}", blob.digest)))?;
+            Ok(bytes)
+        })
+    }
+
+    /// Replaces `index.json` by an OCI index of `manifests`, whose platforms and tags
+    /// ([`Descriptor::with_ref_name`]) are written as given.
+    ///
+    /// # Errors
+    /// [`Error::TooLarge`], [`Error::Io`].
+    pub fn write_index(&self, manifests: &[Descriptor]) -> Result<()> {
+        self.replace("index.json", Index::new(Family::Oci, manifests)?.bytes())
+    }
+
+    /// Reads `index.json`.
+    ///
+    /// # Errors
+    /// As [`Index::parse`], and [`Error::Io`].
+    pub fn index(&self) -> Result<Index> {
+        Index::parse(read_file(&self.dir.join("index.json"), MANIFEST_BYTES_MAX)?)
+    }
+
+    /// A blob whose digest is not known yet.
+    pub(crate) fn incoming(&self) -> Result<Incoming> {
+        Ok(Incoming { partial: Partial::create(&self.blobs())?, hasher: Hasher::default(), blobs: self.blobs() })
+    }
+
+    /// A blob that must turn out to be `expected`.
+    pub(crate) fn expect(&self, expected: &Descriptor) -> Result<Expected> {
+        Ok(Expected { incoming: self.incoming()?, expected: expected.clone(), count: 0 })
+    }
+
+    fn blobs(&self) -> PathBuf {
+        self.dir.join("blobs/sha256")
+    }
+
+    fn replace(&self, name: &str, bytes: &[u8]) -> Result<()> {
+        let mut partial = Partial::create(&self.dir)?;
+        let path = self.dir.join(name);
+        partial.file.write_all(bytes).map_err(Error::io(format!("write {}", path.display())))?;
+        partial.rename(&path)
+    }
+
+    /// Removes partial files that no living process holds locked.
+    fn sweep(&self) -> Result<()> {
+        for dir in [&self.dir, &self.blobs()] {
+            let entries = fs::read_dir(dir).map_err(Error::io(format!("list {}", dir.display())))?;
+            for entry in entries {
+                let entry = entry.map_err(Error::io(format!("list {}", dir.display())))?;
+                if !entry.file_name().to_string_lossy().starts_with(PARTIAL) {
+                    continue;
+                }
+                // Whatever fails here, another run is at it: finishing, or sweeping as we do.
+                if let Ok(file) = File::open(entry.path())
+                    && file.try_lock().is_ok()
+                {
+                    let _ = fs::remove_file(entry.path());
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A blob on its way into a layout: hashed as it is written, under its digest once committed. Dropped before, it is gone.
+pub(crate) struct Incoming {
+    partial: Partial,
+    hasher: Hasher,
+    blobs: PathBuf,
+}
+
+impl Incoming {
+    /// Syncs the bytes and gives them their name.
+    pub(crate) fn commit(self) -> Result<Digest> {
+        let digest = self.hasher.digest();
+        self.partial.rename(&self.blobs.join(digest.hex()))?;
+        Ok(digest)
+    }
+}
+
+impl Write for Incoming {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let count = self.partial.file.write(bytes)?;
+        self.hasher.update(&bytes[..count]);
+        Ok(count)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.partial.file.flush()
+    }
+}
+
+/// A blob on its way whose descriptor is known; it stops at the first byte too many.
+pub(crate) struct Expected {
+    incoming: Incoming,
+    expected: Descriptor,
+    count: u64,
+}
+
+impl Expected {
+    pub(crate) fn write(&mut self, bytes: &[u8]) -> Result<()> {
+        self.count += bytes.len() as u64;
+        if self.count > self.expected.size {
+            return Err(self.size_mismatch());
+        }
+        self.incoming.write_all(bytes).map_err(Error::io(format!("write blob {}", self.expected.digest)))
+    }
+
+    /// Bytes written so far.
+    pub(crate) fn count(&self) -> u64 {
+        self.count
+    }
+
+    pub(crate) fn finish(self) -> Result<()> {
+        if self.count != self.expected.size {
+            return Err(self.size_mismatch());
+        }
+        let found = self.incoming.hasher.clone().digest();
+        if found != self.expected.digest {
+            let subject = format!("blob {}", self.expected.digest);
+            return Err(Error::DigestMismatch { subject, expected: self.expected.digest, found });
+        }
+        self.incoming.commit().map(|_| ())
+    }
+
+    fn size_mismatch(&self) -> Error {
+        let subject = format!("blob {}", self.expected.digest);
+        Error::SizeMismatch { subject, expected: self.expected.size, found: self.count }
+    }
+}
+
+/// A file under a temporary name in the directory where it shall appear. It stays locked while its process lives, which is
+/// how [`Layout::sweep`] tells it from what a killed one left.
+struct Partial {
+    path: PathBuf,
+    file: File,
+    renamed: bool,
+}
+
+impl Partial {
+    fn create(dir: &Path) -> Result<Self> {
+        static COUNT: AtomicU64 = AtomicU64::new(0);
+        loop {
+            let count = COUNT.fetch_add(1, Ordering::Relaxed);
+            let path = dir.join(format!("{PARTIAL}{}-{count}", std::process::id()));
+            let file = match File::options().write(true).create_new(true).open(&path) {
+                Ok(file) => file,
+                // Another container's process of the same number, or what one of the same number left.
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => continue,
+                Err(error) => return Err(Error::io(format!("create {}", path.display()))(error)),
+            };
+            file.lock().map_err(Error::io(format!("lock {}", path.display())))?;
+            // Swept between its creation and its lock: begin again.
+            if path.exists() {
+                return Ok(Self { path, file, renamed: false });
+            }
+        }
+    }
+
+    fn rename(mut self, to: &Path) -> Result<()> {
+        let action = || format!("write {}", to.display());
+        self.file.sync_all().map_err(Error::io(action()))?;
+        fs::rename(&self.path, to).map_err(Error::io(action()))?;
+        self.renamed = true;
+        // The name itself must survive a power cut before anyone relies on it.
+        let dir = to.parent().unwrap_or(Path::new("."));
+        File::open(dir).and_then(|dir| dir.sync_all()).map_err(Error::io(action()))
+    }
+}
+
+impl Drop for Partial {
+    fn drop(&mut self) {
+        if !self.renamed {
+            // Best effort: what stays is swept by the next run.
+            let _ = fs::remove_file(&self.path);
+        }
+    }
+}
+
+/// Reads a blob's file up to its promised size, and hashes it on the way.
+struct Verifying {
+    file: File,
+    hasher: Hasher,
+    count: u64,
+    size: u64,
+}
+
+impl Verifying {
+    fn finish(mut self, path: &Path, blob: &Descriptor) -> Result<()> {
+        let action = || format!("read blob {}", path.display());
+        let mut rest = vec![0; CHUNK_BYTES];
+        while read_some(&mut self, &mut rest).map_err(Error::io(action()))? > 0 {}
+        let beyond = read_some(&mut self.file, &mut rest[..1]).map_err(Error::io(action()))? as u64;
+        let subject = format!("blob {}", path.display());
+        if self.count + beyond != blob.size {
+            return Err(Error::SizeMismatch { subject, expected: blob.size, found: self.count + beyond });
+        }
+        match self.hasher.digest() {
+            found if found == blob.digest => Ok(()),
+            found => Err(Error::DigestMismatch { subject, expected: blob.digest, found }),
+        }
+    }
+}
+
+impl Read for Verifying {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let left = usize::try_from(self.size - self.count).unwrap_or(usize::MAX);
+        let room = buffer.len().min(left);
+        let count = self.file.read(&mut buffer[..room])?;
+        self.hasher.update(&buffer[..count]);
+        self.count += count as u64;
+        Ok(count)
+    }
+}
+
+/// One `read` that is not disturbed by a signal.
+fn read_some(reader: &mut impl Read, buffer: &mut [u8]) -> io::Result<usize> {
+    loop {
+        match reader.read(buffer) {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            result => return result,
+        }
+    }
+}
+
+fn read_file(path: &Path, limit: u64) -> Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    let file = File::open(path).map_err(Error::io(format!("open {}", path.display())))?;
+    file.take(limit + 1).read_to_end(&mut bytes).map_err(Error::io(format!("read {}", path.display())))?;
+    if bytes.len() as u64 > limit {
+        return Err(Error::TooLarge { subject: path.display().to_string(), limit });
+    }
+    Ok(bytes)
+}
