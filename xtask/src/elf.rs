@@ -1,0 +1,241 @@
+//! What an ELF file says of itself: its machine, what it needs at run time, whether it stands alone (elf(5)).
+//!
+//! Reads headers and tables only, never a whole file, and never executes anything.
+
+use std::fmt;
+use std::fs::File;
+use std::path::Path;
+
+use anyhow::{Context, Result, bail, ensure};
+use object::elf::{self, FileHeader64};
+use object::read::elf::{Dyn, FileHeader, ProgramHeader};
+use object::Endianness;
+use object::read::{ReadCache, StringTable};
+
+/// The headers of the one class and byte order that all our platforms have: 64 bits, little endian.
+type Header = FileHeader64<Endianness>;
+
+/// The machines of the platforms that we build for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Machine {
+    /// linux/amd64.
+    X86_64,
+    /// linux/arm64.
+    Aarch64,
+}
+
+impl Machine {
+    /// The machine of a platform. Error: we build for no such architecture.
+    pub fn of(platform: &oci::Platform) -> Result<Self> {
+        match platform.architecture.as_str() {
+            "amd64" => Ok(Self::X86_64),
+            "arm64" => Ok(Self::Aarch64),
+            other => bail!("find the machine of {platform}: expected amd64 or arm64, found {other}"),
+        }
+    }
+
+    fn of_header(machine: elf::Machine) -> Result<Self> {
+        match machine {
+            elf::EM_X86_64 => Ok(Self::X86_64),
+            elf::EM_AARCH64 => Ok(Self::Aarch64),
+            other => bail!("machine: expected x86_64 or aarch64, found e_machine {}", other.0),
+        }
+    }
+}
+
+impl fmt::Display for Machine {
+    /// The name that Rust and Debian's musl use.
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(match self {
+            Self::X86_64 => "x86_64",
+            Self::Aarch64 => "aarch64",
+        })
+    }
+}
+
+/// What a program or library needs before it can run.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Elf {
+    /// What it runs on.
+    pub machine: Machine,
+    /// The dynamic loader (PT_INTERP); a static program and most libraries have none.
+    pub interpreter: Option<String>,
+    /// The sonames of the libraries (DT_NEEDED), in order.
+    pub needed: Vec<String>,
+    /// The folders in which these are looked for first (DT_RUNPATH, else DT_RPATH), `$ORIGIN` unresolved.
+    pub runpath: Vec<String>,
+}
+
+/// Reads what `file` needs. Error: it cannot be read, or is no ELF file of a machine that we know.
+pub fn dependencies(file: &Path) -> Result<Elf> {
+    inspect(file, |image| image.dependencies())
+}
+
+/// Checks that `file` runs on `machine` with nothing but the kernel: no interpreter, no library, and no memory that is
+/// writable and executable at once. Error: what was expected and what was found.
+pub fn check_static(file: &Path, machine: Machine) -> Result<()> {
+    inspect(file, |image| {
+        let elf = image.dependencies()?;
+        ensure!(elf.machine == machine, "machine: expected {machine}, found {}", elf.machine);
+        if let Some(interpreter) = elf.interpreter {
+            bail!("interpreter: expected none, found {interpreter}");
+        }
+        ensure!(elf.needed.is_empty(), "libraries: expected none, found {}", elf.needed.join(", "));
+        let both = elf::PF_W | elf::PF_X;
+        let mut loaded = image.segments()?.iter().filter(|segment| segment.p_type(image.endian) == elf::PT_LOAD);
+        if let Some(segment) = loaded.find(|segment| segment.p_flags(image.endian).0 & both.0 == both.0) {
+            let address = segment.p_vaddr(image.endian);
+            bail!("segment at {address:#x}: expected writable or executable, found both");
+        }
+        Ok(())
+    })
+    .context("expected a static program")
+}
+
+/// An ELF file, opened.
+struct Image<'a> {
+    data: &'a ReadCache<File>,
+    header: &'a Header,
+    endian: Endianness,
+}
+
+fn inspect<T>(path: &Path, look: impl FnOnce(&Image) -> Result<T>) -> Result<T> {
+    let read = || {
+        let data = ReadCache::new(File::open(path)?);
+        let data = &data;
+        let header = Header::parse(data).context("expected an ELF file of 64 bits")?;
+        let endian = header.endian()?;
+        ensure!(endian == Endianness::Little, "byte order: expected little endian, found big endian");
+        look(&Image { data, header, endian })
+    };
+    read().with_context(|| format!("read ELF file {}", path.display()))
+}
+
+impl<'a> Image<'a> {
+    fn segments(&self) -> Result<&'a [<Header as FileHeader>::ProgramHeader]> {
+        self.header.program_headers(self.endian, self.data).context("read program headers")
+    }
+
+    fn dependencies(&self) -> Result<Elf> {
+        let mut elf = Elf {
+            machine: Machine::of_header(self.header.e_machine(self.endian))?,
+            interpreter: None,
+            needed: Vec::new(),
+            runpath: Vec::new(),
+        };
+        let mut entries = Vec::new();
+        for segment in self.segments()? {
+            if let Some(interpreter) = segment.interpreter(self.endian, self.data)? {
+                elf.interpreter = Some(text(interpreter)?);
+            }
+            if let Some(dynamic) = segment.dynamic(self.endian, self.data)? {
+                let used = dynamic.iter().take_while(|entry| entry.d_tag(self.endian) != elf::DT_NULL);
+                entries.extend(used.map(|entry| (entry.d_tag(self.endian), entry.d_val(self.endian))));
+            }
+        }
+        let values = |wanted| entries.iter().filter(move |(tag, _)| *tag == wanted).map(|(_, value)| *value);
+        let (Some(start), Some(size)) = (values(elf::DT_STRTAB).next(), values(elf::DT_STRSZ).next()) else {
+            return Ok(elf);
+        };
+        let start = self.offset(start)?;
+        let strings = StringTable::new(self.data, start, start.saturating_add(size));
+        let string = |offset: u64| {
+            let bytes = u32::try_from(offset).ok().and_then(|offset| strings.get(offset).ok());
+            text(bytes.context("read dynamic strings: an entry points outside of the table")?)
+        };
+        elf.needed = values(elf::DT_NEEDED).map(string).collect::<Result<_>>()?;
+        let folders = values(elf::DT_RUNPATH).next().or_else(|| values(elf::DT_RPATH).next()).map(string).transpose()?;
+        elf.runpath = folders.iter().flat_map(|folders| folders.split(':')).map(str::to_owned).collect();
+        Ok(elf)
+    }
+
+    /// Where in the file the byte at a virtual address lies.
+    fn offset(&self, address: u64) -> Result<u64> {
+        let loaded = self.segments()?.iter().filter(|segment| segment.p_type(self.endian) == elf::PT_LOAD);
+        for segment in loaded {
+            let within = address.checked_sub(segment.p_vaddr(self.endian));
+            if let Some(within) = within.filter(|within| *within < segment.p_filesz(self.endian)) {
+                return Ok(segment.p_offset(self.endian).saturating_add(within));
+            }
+        }
+        bail!("find address {address:#x} in the file: expected it in a loaded segment, found none")
+    }
+}
+
+fn text(bytes: &[u8]) -> Result<String> {
+    Ok(std::str::from_utf8(bytes).context("read an ELF string: expected UTF-8")?.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The test itself: a program that is surely of this machine, and dynamic where the target is.
+    fn own_program() -> std::path::PathBuf {
+        std::env::current_exe().unwrap()
+    }
+
+    #[test]
+    fn a_dynamic_program_is_not_static() {
+        let elf = dependencies(Path::new("/bin/true")).unwrap();
+        assert!(elf.interpreter.as_deref().is_some_and(|path| path.contains("ld")), "{elf:?}");
+        assert!(elf.needed.iter().any(|soname| soname.starts_with("libc.so")), "{elf:?}");
+
+        let error = check_static(Path::new("/bin/true"), elf.machine).unwrap_err();
+        let error = format!("{error:#}");
+        assert!(error.contains("/bin/true") && error.contains("interpreter: expected none, found /"), "{error}");
+    }
+
+    #[test]
+    fn a_wrong_machine_is_named() {
+        let (own, other) = match std::env::consts::ARCH {
+            "x86_64" => (Machine::X86_64, Machine::Aarch64),
+            _ => (Machine::Aarch64, Machine::X86_64),
+        };
+        assert_eq!(dependencies(&own_program()).unwrap().machine, own);
+        let error = format!("{:#}", check_static(&own_program(), other).unwrap_err());
+        assert!(error.contains(&format!("machine: expected {other}, found {own}")), "{error}");
+    }
+
+    /// The smallest file that is a program: a header and one loaded segment with these `p_flags`.
+    fn minimal(machine: elf::Machine, flags: u32) -> Vec<u8> {
+        let mut bytes = b"\x7fELF\x02\x01\x01".to_vec();
+        bytes.resize(64 + 56, 0);
+        let mut put = |offset: usize, value: &[u8]| bytes[offset..offset + value.len()].copy_from_slice(value);
+        put(16, &elf::ET_EXEC.0.to_le_bytes());
+        put(18, &machine.0.to_le_bytes());
+        put(20, &1u32.to_le_bytes()); // e_version
+        put(32, &64u64.to_le_bytes()); // e_phoff
+        put(52, &[64, 0, 56, 0, 1, 0]); // e_ehsize, e_phentsize, e_phnum
+        put(64, &elf::PT_LOAD.0.to_le_bytes());
+        put(68, &flags.to_le_bytes());
+        bytes
+    }
+
+    #[test]
+    fn segments_are_writable_or_executable() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("program");
+        let (r, w, x) = (elf::PF_R.0, elf::PF_W.0, elf::PF_X.0);
+        for (flags, accepted) in [(r, true), (r | w, true), (r | x, true), (r | w | x, false), (w | x, false)] {
+            std::fs::write(&path, minimal(elf::EM_AARCH64, flags)).unwrap();
+            let checked = check_static(&path, Machine::Aarch64);
+            assert_eq!(checked.is_ok(), accepted, "flags {flags}: {checked:?}");
+        }
+        std::fs::write(&path, minimal(elf::EM_RISCV, r)).unwrap();
+        let error = format!("{:#}", dependencies(&path).unwrap_err());
+        assert!(error.contains("expected x86_64 or aarch64, found e_machine 243"), "{error}");
+    }
+
+    #[test]
+    fn other_files_are_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let head = std::fs::read(own_program()).unwrap()[..100].to_vec();
+        for (name, bytes) in [("empty", Vec::new()), ("script", b"#!/bin/sh\n".to_vec()), ("cut", head)] {
+            let path = folder.path().join(name);
+            std::fs::write(&path, bytes).unwrap();
+            let error = format!("{:#}", dependencies(&path).unwrap_err());
+            assert!(error.contains(name), "{error}");
+        }
+    }
+}
