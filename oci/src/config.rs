@@ -46,10 +46,15 @@ impl ImageConfig {
     /// [`Error::TooLarge`] above [`CONFIG_BYTES_MAX`]; [`Error::Document`] if it is no JSON object, or if a key that has a
     /// getter here holds the wrong kind of value.
     pub fn parse(bytes: Vec<u8>) -> Result<Self> {
-        let subject = format!("image config {}", Digest::of(&bytes));
         if bytes.len() as u64 > CONFIG_BYTES_MAX {
+            let subject = format!("image config {}", Digest::of(&bytes));
             return Err(Error::TooLarge { subject, limit: CONFIG_BYTES_MAX });
         }
+        Self::read(bytes)
+    }
+
+    fn read(bytes: Vec<u8>) -> Result<Self> {
+        let subject = format!("image config {}", Digest::of(&bytes));
         let value: Value = serde_json::from_slice(&bytes).map_err(|error| Error::document(&subject, error))?;
         check_shape(&value).map_err(|problem| Error::document(&subject, problem))?;
         let platform = platform_from_json(&value).ok_or_else(|| {
@@ -193,7 +198,7 @@ impl ConfigEdit {
     /// Sets one variable of `config.Env`: in its place if it is there, else at the end.
     pub fn set_env(&mut self, key: &str, value: &str) -> &mut Self {
         let entry = json!(format!("{key}={value}"));
-        let env = self.env_mut();
+        let env = array_at(object_at(&mut self.value, "config"), "Env");
         match env.iter_mut().find(|entry| env_key(entry) == key) {
             Some(place) => *place = entry,
             None => env.push(entry),
@@ -203,14 +208,12 @@ impl ConfigEdit {
 
     /// Keeps of `config.Env` only the variables named in `keys`.
     pub fn keep_env(&mut self, keys: &[&str]) -> &mut Self {
-        self.env_mut().retain(|entry| keys.contains(&env_key(entry)));
-        self
+        self.retain_env(|key| keys.contains(&key))
     }
 
     /// Removes from `config.Env` the variables named in `keys`.
     pub fn drop_env(&mut self, keys: &[&str]) -> &mut Self {
-        self.env_mut().retain(|entry| !keys.contains(&env_key(entry)));
-        self
+        self.retain_env(|key| !keys.contains(&key))
     }
 
     /// Sets `config.User`.
@@ -279,7 +282,7 @@ impl ConfigEdit {
 
     /// The new config: compact JSON, keys in the order of the one it came from.
     pub fn finish(&self) -> ImageConfig {
-        ImageConfig::parse(print(&self.value)).expect("edits keep a config well-formed, and below its size limit")
+        ImageConfig::read(print(&self.value)).expect("edits keep a config well-formed")
     }
 
     fn set(&mut self, key: &str, value: Value) -> &mut Self {
@@ -302,8 +305,11 @@ impl ConfigEdit {
         self
     }
 
-    fn env_mut(&mut self) -> &mut Vec<Value> {
-        array_at(object_at(&mut self.value, "config"), "Env")
+    fn retain_env(&mut self, keep: impl Fn(&str) -> bool) -> &mut Self {
+        if let Value::Array(env) = &mut self.value["config"]["Env"] {
+            env.retain(|entry| keep(env_key(entry)));
+        }
+        self
     }
 }
 
@@ -371,4 +377,158 @@ fn array_at<'a>(object: &'a mut Map<String, Value>, key: &str) -> &'a mut Vec<Va
         *list = json!([]);
     }
     list.as_array_mut().expect("check_shape holds for this key")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    /// A config with what other tools lose: unknown keys, keys of Docker's alone, odd kinds of empty.
+    const ODD: &str = include_str!("../tests/data/odd-config.json");
+
+    fn odd() -> ImageConfig {
+        ImageConfig::parse(ODD.as_bytes().to_vec()).unwrap()
+    }
+
+    fn history() -> History {
+        let created = Timestamp::from_epoch(1_674_187_200).unwrap();
+        History { created, created_by: "dind-init".to_owned(), comment: "reaps".to_owned() }
+    }
+
+    /// The paths at which two values differ; a list counts as one value.
+    fn difference(left: &Value, right: &Value, path: &str, found: &mut BTreeSet<String>) {
+        match (left, right) {
+            (Value::Object(a), Value::Object(b)) => {
+                for key in a.keys().chain(b.keys()) {
+                    let (a, b) = (a.get(key), b.get(key));
+                    if a.is_none() || b.is_none() {
+                        found.insert(format!("{path}/{key}"));
+                    }
+                    let null = Value::Null;
+                    difference(a.unwrap_or(&null), b.unwrap_or(&null), &format!("{path}/{key}"), found);
+                }
+            }
+            (a, b) if a != b => drop(found.insert(path.to_owned())),
+            _ => {}
+        }
+    }
+
+    fn changed(edit: &ConfigEdit) -> Vec<String> {
+        let mut found = BTreeSet::new();
+        difference(&odd().value, &serde_json::from_slice(edit.finish().bytes()).unwrap(), "", &mut found);
+        found.into_iter().collect()
+    }
+
+    #[test]
+    fn an_edit_changes_the_named_keys_only() {
+        let layer = ["/history", "/rootfs/diff_ids"];
+        type Edit = fn(&mut ConfigEdit);
+        let cases: [(Edit, &[&str]); 13] = [
+            (|_| {}, &[]),
+            (|edit| drop(edit.entrypoint(&["/init", "--"])), &["/config/Entrypoint"]),
+            (|edit| drop(edit.cmd::<&str>(&[])), &["/config/Cmd"]),
+            (|edit| drop(edit.clear_cmd()), &["/config/Cmd"]),
+            (|edit| drop(edit.set_env("TINI_SUBREAPER", "")), &["/config/Env"]),
+            (|edit| drop(edit.keep_env(&["PATH"])), &["/config/Env"]),
+            (|edit| drop(edit.drop_env(&["absent"])), &[]),
+            (|edit| drop(edit.volumes(&["/var/lib/docker"])), &[]),
+            (|edit| drop(edit.volumes(&["/x"])), &["/config/Volumes//var/lib/docker", "/config/Volumes//x"]),
+            (|edit| drop(edit.clear_exposed_ports()), &["/config/ExposedPorts"]),
+            (
+                |edit| drop(edit.label("a", "b").drop_label("maintainer")),
+                &["/config/Labels/a", "/config/Labels/maintainer"],
+            ),
+            (|edit| drop(edit.append_layer(DiffId::of(b"x"), &history())), &layer),
+            (|edit| drop(edit.replace_layers(DiffId::of(b"x"), &history())), &layer),
+        ];
+        for (edit, expected) in cases {
+            let mut config = odd().edit();
+            edit(&mut config);
+            assert_eq!(changed(&config), expected);
+        }
+    }
+
+    #[test]
+    fn keys_keep_their_order() {
+        let mut edit = odd().edit();
+        edit.clear_exposed_ports().entrypoint(&["/init"]).append_layer(DiffId::of(b"x"), &history());
+        let edited: Value = serde_json::from_slice(edit.finish().bytes()).unwrap();
+        let without_ports = |value: &Value| -> Vec<String> {
+            keys(&value["config"]).into_iter().filter(|key| *key != "ExposedPorts").map(str::to_owned).collect()
+        };
+        assert_eq!(keys(&edited), keys(&odd().value));
+        assert_eq!(without_ports(&edited), without_ports(&odd().value));
+    }
+
+    #[test]
+    fn one_layer_is_one_diff_id_and_one_line_of_history() {
+        let base = odd();
+        let derived = base.edit().append_layer(DiffId::of(b"x"), &history()).finish();
+        assert_eq!(derived.diff_ids(), [base.diff_ids(), &[DiffId::of(b"x")]].concat());
+        assert_eq!(derived.history_layers(), base.history_layers() + 1);
+        assert_eq!(derived.value["history"][0], base.value["history"][0]);
+        let line = derived.value["history"].as_array().unwrap().last().unwrap().to_string();
+        assert_eq!(line, r#"{"created":"2023-01-20T04:00:00Z","created_by":"dind-init","comment":"reaps"}"#);
+        let carved = base.edit().replace_layers(DiffId::of(b"x"), &history()).finish();
+        assert_eq!((carved.diff_ids(), carved.history_layers()), (&[DiffId::of(b"x")][..], 1));
+    }
+
+    #[test]
+    fn getters_read_what_is_there() {
+        let config = odd();
+        assert_eq!(config.bytes(), ODD.as_bytes());
+        assert_eq!(config.entrypoint(), ["dockerd-entrypoint.sh"]);
+        assert_eq!(config.cmd(), Vec::<&str>::new());
+        assert_eq!(config.path(), Some("/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"));
+        assert_eq!(config.volumes(), ["/var/lib/docker"]);
+        assert_eq!(config.exposed_ports(), ["2375/tcp", "2376/tcp"]);
+        assert_eq!((config.user(), config.working_dir(), config.stop_signal()), ("", "", Some("SIGQUIT")));
+        assert_eq!(config.platform().to_string(), "linux/arm64/v8");
+        assert_eq!(config.created().unwrap().to_string(), "2021-06-24T00:33:58Z");
+        assert_eq!(config.label("maintainer"), Some("docker <x@example.org>"));
+    }
+
+    #[test]
+    fn a_bare_config_can_be_edited() {
+        let bare = ImageConfig::parse(br#"{"os":"linux","architecture":"amd64"}"#.to_vec()).unwrap();
+        assert_eq!((bare.created(), bare.env().len(), bare.diff_ids().len()), (None, 0, 0));
+        let edited =
+            bare.edit().set_env("A", "1").set_env("A", "2").append_layer(DiffId::of(b"x"), &history()).finish();
+        assert_eq!((edited.env(), edited.history_layers()), (vec!["A=2"], 1));
+        let created = Timestamp::from_epoch(0).unwrap();
+        let new = ImageConfig::new(&Platform::parse("linux/arm/v7").unwrap(), created);
+        assert_eq!((new.platform().to_string().as_str(), new.created()), ("linux/arm/v7", Some(created)));
+    }
+
+    #[test]
+    fn refuses_all_else() {
+        for (bad, why) in [
+            ("", "EOF"),
+            ("[]", "JSON object"),
+            ("{}", "os and architecture"),
+            (r#"{"os":"linux","architecture":"a/b/c"}"#, "os and architecture"),
+            (r#"{"os":"linux","architecture":"amd64","config":[]}"#, "config: expected an object"),
+            (
+                r#"{"os":"linux","architecture":"amd64","config":{"Entrypoint":"sh"}}"#,
+                "config.Entrypoint: expected a list",
+            ),
+            (r#"{"os":"linux","architecture":"amd64","config":{"Env":[1]}}"#, "config.Env: expected a list of strings"),
+            (
+                r#"{"os":"linux","architecture":"amd64","config":{"Volumes":["/x"]}}"#,
+                "config.Volumes: expected an object",
+            ),
+            (
+                r#"{"os":"linux","architecture":"amd64","rootfs":{"diff_ids":["md5:x"]}}"#,
+                "rootfs.diff_ids: parse diff id",
+            ),
+            (r#"{"os":"linux","architecture":"amd64","history":{}}"#, "history: expected a list"),
+        ] {
+            let error = ImageConfig::parse(bad.as_bytes().to_vec()).unwrap_err().to_string();
+            assert!(error.contains(why), "{why}: {error}");
+        }
+        let large = vec![b' '; CONFIG_BYTES_MAX as usize + 1];
+        assert!(matches!(ImageConfig::parse(large), Err(Error::TooLarge { .. })));
+    }
 }

@@ -44,7 +44,7 @@ pub(crate) const OCI_LAYER_GZIP: &str = "application/vnd.oci.image.layer.v1.tar+
 
 impl Family {
     /// The family's name for what `media_type` names in either; a type that is in neither table stays as it is.
-    pub fn name_of<'a>(self, media_type: &'a str) -> &'a str {
+    pub fn name_of(self, media_type: &str) -> &str {
         let twin = TWINS.iter().find(|(docker, oci)| media_type == *docker || media_type == *oci);
         match (self, twin) {
             (_, None) => media_type,

@@ -256,3 +256,135 @@ impl<W: Write> Write for Counting<W> {
         self.inner.flush()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    fn layout() -> (tempfile::TempDir, Layout) {
+        let dir = tempfile::tempdir().unwrap();
+        let layout = Layout::open_or_create(dir.path()).unwrap();
+        (dir, layout)
+    }
+
+    fn writer(layout: &Layout) -> LayerWriter {
+        LayerWriter::new(layout, Timestamp::from_epoch(1_674_187_200).unwrap()).unwrap()
+    }
+
+    fn small(layout: &Layout) -> Layer {
+        let mut layer = writer(layout);
+        layer.directory("usr/local/sbin", Permissions::root(0o755)).unwrap();
+        layer.file("usr/local/sbin/dind-init", Permissions::root(0o755), &b"init".repeat(1000)).unwrap();
+        layer.file("etc/secret", Permissions { mode: 0o4640, uid: 1000, gid: 2_097_151 }, b"").unwrap();
+        layer.symlink("usr/local/sbin/dockerd", "dind-init").unwrap();
+        layer.hard_link("usr/local/sbin/again", Permissions::root(0o755), "/usr/local/sbin/dind-init").unwrap();
+        layer.finish().unwrap()
+    }
+
+    /// A new compressor, or one used differently, shows here before it shows as images that nobody can rebuild.
+    #[test]
+    fn the_bytes_are_golden() {
+        let (_dir, layout) = layout();
+        let layer = small(&layout);
+        expect_test::expect![[r#"
+            tar sha256:2a7d10fb2bcc788a647b286faeee748136a4c71bd799cba47ff547244ce51ae6
+            gzip sha256:5fc884fc651114ce77167a8b52c3703b1eccfe291b6a1887dabb3f18bb94ac23 236 bytes"#]]
+        .assert_eq(&format!("tar {}\ngzip {} {} bytes", layer.diff_id, layer.descriptor.digest, layer.descriptor.size));
+        assert_eq!(small(&layout), layer);
+    }
+
+    #[test]
+    fn the_gzip_header_is_fixed() {
+        let (_dir, layout) = layout();
+        let bytes = fs::read(layout.blob_path(&small(&layout).descriptor.digest)).unwrap();
+        // Magic, deflate, no flags, mtime 0, no extra flags, OS unknown.
+        assert_eq!(bytes[..10], [0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 0, 255]);
+    }
+
+    #[test]
+    fn header_fields_are_ours() {
+        let (_dir, layout) = layout();
+        let layer = small(&layout);
+        let blob = fs::File::open(layout.blob_path(&layer.descriptor.digest)).unwrap();
+        let mut tar = Vec::new();
+        flate2::read::GzDecoder::new(blob).read_to_end(&mut tar).unwrap();
+        assert_eq!(DiffId::of(&tar), layer.diff_id);
+        let mut archive = tar::Archive::new(&tar[..]);
+        let mut lines = String::new();
+        for entry in archive.entries().unwrap().raw(true) {
+            let entry = entry.unwrap();
+            let header = entry.header();
+            assert_eq!((header.username().unwrap(), header.groupname().unwrap()), (Some(""), Some("")));
+            assert_eq!(header.mtime().unwrap(), 1_674_187_200);
+            let link = header.link_name().unwrap().map_or(String::new(), |link| format!(" -> {}", link.display()));
+            lines += &format!(
+                "{:?} {:o} {}:{} {} {}{link}\n",
+                header.entry_type(),
+                header.mode().unwrap(),
+                header.uid().unwrap(),
+                header.gid().unwrap(),
+                header.size().unwrap(),
+                String::from_utf8_lossy(&header.path_bytes()),
+            );
+        }
+        expect_test::expect![[r#"
+            Directory 755 0:0 0 usr/local/sbin/
+            Regular 755 0:0 4000 usr/local/sbin/dind-init
+            Regular 4640 1000:2097151 0 etc/secret
+            Symlink 777 0:0 0 usr/local/sbin/dockerd -> dind-init
+            Link 755 0:0 0 usr/local/sbin/again -> usr/local/sbin/dind-init
+        "#]].assert_eq(&lines);
+    }
+
+    #[test]
+    fn what_needs_an_extension_is_refused() {
+        let (_dir, layout) = layout();
+        let root = Permissions::root(0o644);
+        let long_name = "n".repeat(101);
+        for (path, why) in [
+            (long_name.as_str(), "needs an extension"),
+            ("a/../b", "none of them . or .."),
+            ("./a", "none of them . or .."),
+            ("a//b", "single slashes"),
+            ("a/", "single slashes"),
+            ("", "single slashes"),
+            ("/", "single slashes"),
+            ("a\0b", "single slashes"),
+        ] {
+            let error = writer(&layout).file(path, root, b"").unwrap_err().to_string();
+            assert!(error.contains(why), "{why}: {error}");
+        }
+        let prefixed = format!("{}/{}", "p".repeat(155), "n".repeat(100));
+        writer(&layout).file(&prefixed, root, b"").unwrap();
+        let wrong = [
+            Permissions::root(0o10000),
+            Permissions { uid: ID_MAX + 1, ..root },
+            Permissions { gid: u32::MAX, ..root },
+        ];
+        assert!(wrong.into_iter().all(|wrong| writer(&layout).file("a", wrong, b"").is_err()));
+        assert!(writer(&layout).symlink("a", &"t".repeat(101)).is_err());
+        assert!(writer(&layout).symlink("a", "").is_err());
+        assert!(writer(&layout).hard_link("a", root, "../b").is_err());
+        assert!(writer(&layout).file_from("a", root, FILE_BYTES_MAX + 1, io::empty()).is_err());
+    }
+
+    #[test]
+    fn a_file_must_keep_its_size() {
+        let (_dir, layout) = layout();
+        for size in [2, 4] {
+            let result = writer(&layout).file_from("a", Permissions::root(0o644), size, &b"abc"[..]);
+            assert!(matches!(result, Err(Error::SizeMismatch { .. })), "{size}");
+        }
+    }
+
+    #[test]
+    fn an_unfinished_layer_leaves_nothing() {
+        let (_dir, layout) = layout();
+        let mut layer = writer(&layout);
+        layer.file("a", Permissions::root(0o644), b"abc").unwrap();
+        drop(layer);
+        assert_eq!(fs::read_dir(layout.dir().join("blobs/sha256")).unwrap().count(), 0);
+    }
+}

@@ -376,3 +376,93 @@ fn read_file(path: &Path, limit: u64) -> Result<Vec<u8>> {
     }
     Ok(bytes)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::platform::Platform;
+
+    fn layout() -> (tempfile::TempDir, Layout) {
+        let dir = tempfile::tempdir().unwrap();
+        let layout = Layout::open_or_create(&dir.path().join("new/layout")).unwrap();
+        (dir, layout)
+    }
+
+    fn files(layout: &Layout) -> usize {
+        fs::read_dir(layout.blobs()).unwrap().count()
+    }
+
+    #[test]
+    fn a_new_layout_is_empty_and_stays_what_it_is() {
+        let (_dir, layout) = layout();
+        assert_eq!(layout.index().unwrap().manifests(), []);
+        let entry = layout.put("text/plain", b"abc").unwrap().with_ref_name("1").with_platform(Platform::host());
+        layout.write_index(std::slice::from_ref(&entry)).unwrap();
+        let again = Layout::open_or_create(layout.dir()).unwrap();
+        assert_eq!(again.index().unwrap().named("1"), [&entry]);
+        assert_eq!(again.bytes(&entry).unwrap(), b"abc");
+    }
+
+    #[test]
+    fn another_version_is_refused() {
+        let (_dir, layout) = layout();
+        fs::write(layout.dir().join("oci-layout"), r#"{"imageLayoutVersion":"2.0.0"}"#).unwrap();
+        let error = Layout::open_or_create(layout.dir()).unwrap_err().to_string();
+        assert!(error.ends_with(r#"imageLayoutVersion: expected "1.0.0", found "2.0.0""#), "{error}");
+        assert!(matches!(Layout::open(&layout.blobs()), Err(Error::Io { .. })));
+    }
+
+    #[test]
+    fn only_the_promised_bytes_are_stored() {
+        let (_dir, layout) = layout();
+        let promised = Descriptor::of("text/plain", b"abc");
+        for wrong in [&b"ab"[..], b"abcd", b"abx", b""] {
+            let error = layout.put_stream(&promised, wrong).unwrap_err();
+            assert!(matches!(error, Error::SizeMismatch { .. } | Error::DigestMismatch { .. }), "{error}");
+            assert_eq!((layout.has(&promised), files(&layout)), (false, 0));
+        }
+        // An endless source is left at the first byte too many, give or take a buffer.
+        assert!(layout.put_stream(&promised, io::repeat(b'a')).is_err());
+        layout.put_stream(&promised, &b"abc"[..]).unwrap();
+        assert_eq!((layout.has(&promised), files(&layout)), (true, 1));
+    }
+
+    #[test]
+    fn damage_on_disk_is_found_when_read() {
+        for (damaged, found) in [("abx", "digest"), ("ab", "2 bytes"), ("abcd", "found more")] {
+            let (_dir, layout) = layout();
+            let blob = layout.put("text/plain", b"abc").unwrap();
+            fs::write(layout.blob_path(&blob.digest), damaged).unwrap();
+            // Even where the consumer reads nothing, or fails of its own.
+            assert!(layout.read(&blob, |_| Ok::<_, Error>(())).is_err(), "{found}");
+            assert!(
+                !matches!(layout.read(&blob, |_| Err::<(), _>(Error::Interrupted)), Err(Error::Interrupted)),
+                "{found}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_consumer_gets_the_blob_and_no_more() {
+        let (_dir, layout) = layout();
+        let blob = layout.put("text/plain", b"abc").unwrap();
+        let mut text = String::new();
+        layout.read(&blob, |reader| reader.read_to_string(&mut text).map_err(Error::io("read"))).unwrap();
+        assert_eq!(text, "abc");
+        assert!(matches!(layout.read(&blob, |_| Err::<(), _>(Error::Interrupted)), Err(Error::Interrupted)));
+    }
+
+    #[test]
+    fn what_a_killed_run_left_is_swept_and_what_a_living_one_writes_is_not() {
+        let (_dir, layout) = layout();
+        fs::write(layout.blobs().join(".partial-1-0"), "half").unwrap();
+        fs::write(layout.dir().join(".partial-1-1"), "half").unwrap();
+        let mut living = layout.incoming().unwrap();
+        living.write_all(b"abc").unwrap();
+        Layout::open_or_create(layout.dir()).unwrap();
+        assert!(!layout.dir().join(".partial-1-1").exists());
+        assert_eq!(files(&layout), 1, "the living one's");
+        let digest = living.commit().unwrap();
+        assert_eq!(fs::read(layout.blob_path(&digest)).unwrap(), b"abc");
+    }
+}

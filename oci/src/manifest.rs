@@ -178,7 +178,10 @@ impl ManifestEdit {
 
     /// The new manifest: compact JSON, keys in the order of the one it came from.
     pub fn finish(&self) -> Manifest {
-        Manifest::parse(print(&self.value)).expect("edits keep a manifest well-formed, and below its size limit")
+        match Document::read(print(&self.value)) {
+            Ok(Document::Manifest(manifest)) => manifest,
+            _ => unreachable!("edits keep a manifest well-formed"),
+        }
     }
 
     fn current_family(&self) -> Family {
@@ -192,6 +195,14 @@ impl Document {
     /// # Errors
     /// As [`Manifest::parse`] and [`Index::parse`].
     pub fn parse(bytes: Vec<u8>) -> Result<Self> {
+        if bytes.len() as u64 > MANIFEST_BYTES_MAX {
+            let subject = format!("manifest {}", Digest::of(&bytes));
+            return Err(Error::TooLarge { subject, limit: MANIFEST_BYTES_MAX });
+        }
+        Self::read(bytes)
+    }
+
+    fn read(bytes: Vec<u8>) -> Result<Self> {
         let raw = Raw::parse(bytes)?;
         let subject = raw.subject();
         if raw.is_index() {
@@ -247,9 +258,6 @@ impl Raw {
     fn parse(bytes: Vec<u8>) -> Result<Self> {
         let digest = Digest::of(&bytes);
         let subject = format!("manifest {digest}");
-        if bytes.len() as u64 > MANIFEST_BYTES_MAX {
-            return Err(Error::TooLarge { subject, limit: MANIFEST_BYTES_MAX });
-        }
         let value: Value = serde_json::from_slice(&bytes).map_err(|error| Error::document(&subject, error))?;
         let media_type = match &value {
             Value::Object(object) => media_type(object).map_err(|problem| Error::document(&subject, problem))?,

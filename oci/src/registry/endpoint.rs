@@ -1,0 +1,138 @@
+//! Where a registry is: its own host or mirrors, over https or plain http. Decides by names only; connects nowhere.
+
+use std::net::IpAddr;
+
+use reqwest::Url;
+
+use crate::error::{Error, Result};
+use crate::reference::Repository;
+
+/// Docker Hub's references name another host than the one that serves them.
+const DOCKER_HUB: (&str, &str) = ("docker.io", "registry-1.docker.io");
+
+/// The places of all registries.
+#[derive(Debug)]
+pub(super) struct Endpoints {
+    mirrors: Vec<(String, Url)>,
+    insecure: Vec<String>,
+}
+
+impl Endpoints {
+    pub(super) fn new(mirrors: &[(String, String)], insecure: Vec<String>) -> Result<Self> {
+        let mut endpoints = Self { mirrors: Vec::new(), insecure };
+        for (registry, base) in mirrors {
+            let url = Url::parse(base).ok().filter(|url| url.has_host() && matches!(url.scheme(), "http" | "https"));
+            let url = url.ok_or_else(|| Error::Grammar {
+                noun: "mirror",
+                text: base.clone(),
+                expected: "an http or https URL",
+            })?;
+            endpoints.check(&url)?;
+            endpoints.mirrors.push((registry.clone(), url));
+        }
+        Ok(endpoints)
+    }
+
+    /// The base URLs of a repository's registry, in the order in which to try them; at least one.
+    pub(super) fn of(&self, repository: &Repository) -> Result<Vec<Url>> {
+        let registry = repository.registry();
+        let mirrors: Vec<Url> =
+            self.mirrors.iter().filter(|(mirrored, _)| mirrored == registry).map(|(_, url)| url.clone()).collect();
+        if !mirrors.is_empty() {
+            return Ok(mirrors);
+        }
+        let host = if registry == DOCKER_HUB.0 { DOCKER_HUB.1 } else { registry };
+        let parse = |scheme: &str| {
+            Url::parse(&format!("{scheme}://{host}/")).map_err(|_| Error::Grammar {
+                noun: "registry",
+                text: host.to_owned(),
+                expected: "HOST[:PORT]",
+            })
+        };
+        let url = parse("http")?;
+        if self.permits_http(&url) { Ok(vec![url]) } else { Ok(vec![parse("https")?]) }
+    }
+
+    /// # Errors
+    /// [`Error::PlainHttp`] for a URL that would send in clear what should not be.
+    pub(super) fn check(&self, url: &Url) -> Result<()> {
+        if url.scheme() == "https" || self.permits_http(url) {
+            Ok(())
+        } else {
+            Err(Error::PlainHttp { url: origin(url) })
+        }
+    }
+
+    fn permits_http(&self, url: &Url) -> bool {
+        let host = url.host_str().unwrap_or_default();
+        let with_port = format!("{host}:{}", url.port_or_known_default().unwrap_or_default());
+        is_loopback(url) || self.insecure.iter().any(|insecure| *insecure == host || *insecure == with_port)
+    }
+}
+
+/// `localhost`, 127.0.0.0/8 or `[::1]`, by name: what resolves there is not loopback.
+pub(super) fn is_loopback(url: &Url) -> bool {
+    let host = url.host_str().unwrap_or_default();
+    let address = host.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>();
+    host == "localhost" || address.is_ok_and(|address| address.is_loopback())
+}
+
+/// `BASE/v2/PATH`. A base may have a path of its own, as pull-through caches do.
+pub(super) fn join(base: &Url, path: &str) -> Url {
+    let mut url = base.clone();
+    url.set_path(&format!("{}/v2/{path}", base.path().trim_end_matches('/')));
+    url
+}
+
+/// Scheme, host and port, for messages.
+pub(super) fn origin(url: &Url) -> String {
+    url.origin().ascii_serialization()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn endpoints() -> Endpoints {
+        let mirrors = [
+            ("docker.io".to_owned(), "http://127.0.0.1:5001/cache/".to_owned()),
+            ("docker.io".to_owned(), "https://mirror.example".to_owned()),
+        ];
+        Endpoints::new(&mirrors, vec!["plain.example:5000".to_owned(), "any-port.example".to_owned()]).unwrap()
+    }
+
+    #[test]
+    fn registries_are_found_by_name() {
+        for (repository, urls) in [
+            ("docker", &["http://127.0.0.1:5001/cache/v2/p", "https://mirror.example/v2/p"][..]),
+            ("ghcr.io/a/b", &["https://ghcr.io/v2/p"]),
+            ("localhost/x", &["http://localhost/v2/p"]),
+            ("127.0.0.9:5000/x", &["http://127.0.0.9:5000/v2/p"]),
+            ("[::1]:5000/x", &["http://[::1]:5000/v2/p"]),
+            ("plain.example:5000/x", &["http://plain.example:5000/v2/p"]),
+            ("plain.example/x", &["https://plain.example/v2/p"]),
+            ("any-port.example:81/x", &["http://any-port.example:81/v2/p"]),
+            ("localhost.example/x", &["https://localhost.example/v2/p"]),
+        ] {
+            let bases = endpoints().of(&Repository::parse(repository).unwrap()).unwrap();
+            let found: Vec<String> = bases.iter().map(|base| join(base, "p").to_string()).collect();
+            assert_eq!(found, urls, "{repository}");
+        }
+        let hub = Endpoints::new(&[], Vec::new()).unwrap().of(&Repository::parse("docker").unwrap()).unwrap();
+        assert_eq!(hub[0].as_str(), "https://registry-1.docker.io/");
+    }
+
+    #[test]
+    fn mirrors_are_checked_when_named() {
+        for (base, why) in [
+            ("http://mirror.example", "plain http"),
+            ("127.0.0.1:5000", "http or https URL"),
+            ("ftp://127.0.0.1", "http or https URL"),
+            ("", "http or https URL"),
+        ] {
+            let mirrors = [("docker.io".to_owned(), base.to_owned())];
+            let error = Endpoints::new(&mirrors, Vec::new()).unwrap_err().to_string();
+            assert!(error.contains(why), "{why}: {error}");
+        }
+    }
+}
