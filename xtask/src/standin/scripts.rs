@@ -1,0 +1,1 @@
+//! The scripts of the stand-in, run by a real shell with stub programs.
