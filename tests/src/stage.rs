@@ -1,0 +1,94 @@
+//! From a leg to a container: which image, which command line, which environment, what is laid beside it. This is the
+//! table of tests/README.md in code. It must never look at what a container does.
+
+use crate::bench::{ARCHIVE, Bench, Daemon, TINI};
+use crate::engine::{Container, Engine, Input, Launch};
+use crate::scenario::{Leg, Start};
+use crate::{Error, Interrupt, Job, Kind, Subject};
+use std::path::{Path, PathBuf};
+
+/// What dockerd is given so that it needs no packet filter and does not slow its start for lack of TLS.
+const DOCKERD_FLAGS: [&str; 3] = ["--iptables=false", "--bridge=none", "--tls=false"];
+/// Keeps a tini that is not PID 1 silent, and makes it reap (tini's README, "Subreaping").
+const TINI_SUBREAPER: &str = "TINI_SUBREAPER";
+const TLS_DIRECTORY: &str = "DOCKER_TLS_CERTDIR";
+
+/// All that a leg needs to start containers.
+pub(crate) struct Stage<'a> {
+    pub engine: &'a dyn Engine,
+    pub interrupt: &'a Interrupt,
+    pub job: &'a Job,
+    /// The inner image's archive.
+    pub archive: &'a Path,
+    pub leg: Leg,
+}
+
+impl<'a> Stage<'a> {
+    pub(crate) fn start(&self, start: Start, input: Input) -> Result<Box<dyn Container + 'a>, Error> {
+        self.engine.start(&self.launch(start, input))
+    }
+
+    /// As [`Stage::start`] in the image's own way, but with TLS as the image has it: its entrypoint then makes keys first.
+    pub(crate) fn start_with_tls(&self) -> Result<Box<dyn Container + 'a>, Error> {
+        let mut launch = self.launch(Start::Image, Input::Nothing);
+        launch.env = with_variable(&launch.env, TLS_DIRECTORY, "/certs");
+        self.engine.start(&launch)
+    }
+
+    pub(crate) fn bench<'b>(&'b self, container: &'b dyn Container, daemon: Daemon) -> Bench<'b> {
+        Bench::new(container, daemon, self.interrupt)
+    }
+
+    fn subject(&self) -> &'a Subject {
+        match self.leg {
+            Leg::Bare | Leg::Tini => &self.job.bare,
+            Leg::Published => &self.job.published,
+            Leg::Unsilenced | Leg::InitAbove | Leg::Ours => &self.job.fixed,
+        }
+    }
+
+    fn launch(&self, start: Start, input: Input) -> Launch<'a> {
+        let subject = self.subject();
+        let mut env = with_variable(&subject.config.env, TLS_DIRECTORY, "");
+        if self.leg == Leg::Unsilenced {
+            env.retain(|variable| !variable.starts_with(TINI_SUBREAPER));
+        }
+        Launch {
+            subject,
+            argv: self.argv(start),
+            env,
+            input,
+            files: vec![(self.job.tini.clone(), TINI.into()), (self.archive.to_path_buf(), ARCHIVE.into())],
+            volumes: vec![PathBuf::from("/var/lib/docker"), PathBuf::from("/var/lib/containerd")],
+            pids_max: None,
+        }
+    }
+
+    fn argv(&self, start: Start) -> Vec<String> {
+        let config = &self.subject().config;
+        let own = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>();
+        // The base of a containerd image starts dockerd by itself: there, its entrypoint is replaced by the daemon.
+        let replaced = self.job.image == Kind::Containerd && matches!(self.leg, Leg::Bare | Leg::Published | Leg::Tini);
+        let entrypoint = if replaced { &[][..] } else { &config.entrypoint };
+        let command = match start {
+            Start::Entrypoint(words) => own(words),
+            Start::Args(words) => [entrypoint, &own(words)].concat(),
+            Start::Image if replaced => own(&["containerd"]),
+            Start::Image if self.job.image == Kind::Dockerd => [entrypoint, &own(&DOCKERD_FLAGS)].concat(),
+            Start::Image => [entrypoint, &config.cmd].concat(),
+        };
+        let above = matches!(self.leg, Leg::Tini | Leg::InitAbove);
+        if above { [own(&[TINI, "--"]), command].concat() } else { command }
+    }
+}
+
+/// `env` with one variable set, in its place where it was there before.
+fn with_variable(env: &[String], name: &str, value: &str) -> Vec<String> {
+    let setting = format!("{name}={value}");
+    let is_it = |variable: &String| variable.split_once('=').is_some_and(|(key, _)| key == name);
+    if env.iter().any(is_it) {
+        env.iter().map(|variable| if is_it(variable) { setting.clone() } else { variable.clone() }).collect()
+    } else {
+        env.iter().cloned().chain([setting]).collect()
+    }
+}

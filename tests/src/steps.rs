@@ -1,0 +1,220 @@
+//! The steps of the scenarios: short functions that put a container to work and say what they have seen. They must never
+//! judge: what a leg has to show stands in the catalogue.
+
+use crate::bench::{Bench, PROBE};
+use crate::engine::{Container, ContainerPid, ExitCode, Input, Process, Signal};
+use crate::observe;
+use crate::scenario::{Finding, Start, Want};
+use crate::stage::Stage;
+use crate::Error;
+use std::time::{Duration, Instant};
+
+/// A container whose command ends by itself at once.
+const SHORT_TIMEOUT: Duration = Duration::from_secs(20);
+/// From TERM to the end: dockerd gives inner containers up to 15 s.
+const STOP_TIMEOUT: Duration = Duration::from_secs(30);
+/// How long a container that ignores TERM is watched before that is taken for a fact.
+const DEAF_TIMEOUT: Duration = Duration::from_secs(3);
+/// How many inner containers run at once where the order does not matter.
+const WIDTH: u32 = 4;
+/// How far the number of charged tasks may be from where it was: the daemon's own threads come and go.
+const TASKS_TOLERANCE: u64 = 5;
+
+/// Inner containers one after the other.
+pub(crate) fn short_runs(bench: &Bench<'_>, want: &Want) -> Result<Finding, Error> {
+    let before = bench.table()?;
+    bench.run_many(want.runs, 1)?;
+    counted(bench, want, &before)
+}
+
+fn counted(bench: &Bench<'_>, want: &Want, before: &[Process]) -> Result<Finding, Error> {
+    Ok(Finding::zombies(bench.count(want.zombies.unwrap_or(0), before)?))
+}
+
+/// Many inner containers, some at a time; the tasks charged to the container afterwards tell the same as the count.
+pub(crate) fn linear(bench: &Bench<'_>, want: &Want) -> Result<Finding, Error> {
+    let before = bench.table()?;
+    let charged_before = bench.container.tasks_charged()?;
+    bench.run_many(want.runs, WIDTH)?;
+    let finding = counted(bench, want, &before)?;
+    let kept = u64::from(finding.zombies.unwrap_or(0));
+    let idle = |charged: u64| charged.abs_diff(charged_before + kept) <= TASKS_TOLERANCE;
+    let returned = bench.interrupt.until("an idle number of tasks", SHORT_TIMEOUT, || {
+        Ok(idle(bench.container.tasks_charged()?).then_some(()))
+    });
+    match returned {
+        Ok(()) => Ok(finding.with("tasks beyond zombies", "idle")),
+        Err(Error::Deadline { .. }) => {
+            Ok(finding.with("tasks beyond zombies", format!("{charged_before} -> {}", bench.container.tasks_charged()?)))
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// Many sleepers that are killed by one command: their shims end together, so that signals coalesce.
+pub(crate) fn burst(bench: &Bench<'_>, want: &Want) -> Result<Finding, Error> {
+    let before = bench.table()?;
+    let names = std::sync::Mutex::new(Vec::new());
+    bench.repeat(want.runs, WIDTH, || {
+        let name = bench.start_sleeper()?;
+        names.lock().map_err(|_| Error::Engine("start sleepers: a thread panicked".to_owned()))?.push(name);
+        Ok(())
+    })?;
+    let names = names.into_inner().map_err(|_| Error::Engine("start sleepers: a thread panicked".to_owned()))?;
+    bench.kill_inner(&names)?;
+    counted(bench, want, &before)
+}
+
+/// Commands entered from outside, as a health check does, each leaving an orphan.
+pub(crate) fn outer_orphans(bench: &Bench<'_>, want: &Want) -> Result<Finding, Error> {
+    let before = bench.table()?;
+    bench.repeat(want.runs, 1, || bench.succeed(&[PROBE, "orphans", "1"]).map(|_| ()))?;
+    counted(bench, want, &before)
+}
+
+/// An orphan within an inner container: a zombie of that container's PID 1, which no init outside can or may reap.
+pub(crate) fn inner_orphan(bench: &Bench<'_>, want: &Want) -> Result<Finding, Error> {
+    let before = bench.table()?;
+    let sleeper = bench.start_sleeper()?;
+    bench.exec_inner(&sleeper, &["orphans", "1"])?;
+    let seen = bench.interrupt.until("a zombie of the inner container", SHORT_TIMEOUT, || {
+        Ok((!observe::foreign_zombies(&bench.table()?, bench.daemon.comm()).is_empty()).then_some(()))
+    });
+    let seen = match seen {
+        Ok(()) => "seen",
+        Err(Error::Deadline { .. }) => "not seen",
+        Err(error) => return Err(error),
+    };
+    let finding = counted(bench, want, &before)?.with("zombie of another parent", seen);
+    bench.kill_inner(&[sleeper])?;
+    Ok(finding)
+}
+
+/// TERM while an inner container runs that is deaf to it.
+pub(crate) fn graceful_stop(bench: &Bench<'_>, _want: &Want) -> Result<Finding, Error> {
+    bench.start_sleeper()?;
+    let start = Instant::now();
+    bench.container.signal(Signal::Term)?;
+    let code = bench.container.wait(STOP_TIMEOUT)?;
+    let stop = start.elapsed();
+    let log = bench.container.log()?.to_lowercase();
+    // dockerd: "Processing signal 'terminated'"; containerd: "stop" of its services, with the signal before it at debug level.
+    let logged = log.contains("processing signal 'terminated'") || log.contains("stop cri service");
+    let finding = Finding { stop: Some(stop), ..Finding::default() };
+    Ok(finding.with("exit code", code).with("shutdown logged", if logged { "yes" } else { "no" }))
+}
+
+/// TERM while the entrypoint still makes keys, long before any daemon could hear it.
+pub(crate) fn stop_while_starting(stage: &Stage<'_>) -> Result<Finding, Error> {
+    let container = stage.start_with_tls()?;
+    await_process(stage, &*container, "openssl")?;
+    container.signal(Signal::Term)?;
+    let ended = container.wait(DEAF_TIMEOUT);
+    container.remove()?;
+    match ended {
+        Ok(code) => Ok(Finding::default().with("after TERM", format!("ended with {code}"))),
+        Err(Error::Deadline { .. }) => Ok(Finding::default().with("after TERM", "runs on")),
+        Err(error) => Err(error),
+    }
+}
+
+/// Another init above or below ours: nothing left, nothing said, and one TERM ends all.
+pub(crate) fn double_init(bench: &Bench<'_>, want: &Want) -> Result<Finding, Error> {
+    let finding = short_runs(bench, want)?.with("tini's warning", tini_warning(bench)?);
+    bench.container.signal(Signal::Term)?;
+    let code = bench.container.wait(STOP_TIMEOUT)?;
+    Ok(finding.with("exit code after one TERM", code))
+}
+
+/// What a tini that is not PID 1 has to say, where the image starts one.
+pub(crate) fn init_below(bench: &Bench<'_>, _want: &Want) -> Result<Finding, Error> {
+    if !bench.table()?.iter().any(|process| process.comm == "docker-init") {
+        return Err(Error::Inapplicable("the image's entrypoint starts no docker-init".to_owned()));
+    }
+    Ok(Finding::default().with("tini's warning", tini_warning(bench)?))
+}
+
+fn tini_warning(bench: &Bench<'_>) -> Result<&'static str, Error> {
+    Ok(if bench.container.log()?.contains("[WARN  tini") { "said" } else { "not said" })
+}
+
+/// Exit codes through the image's entrypoint.
+pub(crate) fn exit_codes(stage: &Stage<'_>) -> Result<Finding, Error> {
+    let commands: [(&str, &'static [&'static str]); 4] = [
+        ("sh -c 'exit 0'", &["sh", "-c", "exit 0"]),
+        ("sh -c 'exit 3'", &["sh", "-c", "exit 3"]),
+        ("/no/such", &["/no/such"]),
+        ("/etc/passwd", &["/etc/passwd"]),
+    ];
+    codes(stage, &commands)
+}
+
+/// Deaths by signal. Not for a shell as PID 1: the kernel drops what would kill a namespace's init from within.
+pub(crate) fn signal_codes(stage: &Stage<'_>) -> Result<Finding, Error> {
+    let commands: [(&str, &'static [&'static str]); 2] =
+        [("TERM", &["sh", "-c", "kill -TERM $$"]), ("KILL", &["sh", "-c", "kill -KILL $$"])];
+    codes(stage, &commands)
+}
+
+fn codes(stage: &Stage<'_>, commands: &[(&str, &'static [&'static str])]) -> Result<Finding, Error> {
+    let mut finding = Finding::default();
+    for (name, words) in commands {
+        let container = stage.start(Start::Args(words), Input::Nothing)?;
+        let code = container.wait(SHORT_TIMEOUT);
+        container.remove()?;
+        finding = finding.with(name, code?);
+    }
+    Ok(finding)
+}
+
+/// A script on standard input: it is read to its end, and only its output is seen.
+pub(crate) fn standard_input(stage: &Stage<'_>) -> Result<Finding, Error> {
+    let container = stage.start(Start::Args(&["sh"]), Input::Bytes(b"echo hi\nexit 5\n".to_vec()))?;
+    let code = container.wait(SHORT_TIMEOUT)?;
+    let output = container.log()?;
+    container.remove()?;
+    Ok(Finding::default().with("output", output.trim_end()).with("exit code", code))
+}
+
+/// A shell on a terminal: Ctrl-C ends what runs in the foreground, not the shell.
+pub(crate) fn terminal(stage: &Stage<'_>) -> Result<Finding, Error> {
+    let container = stage.start(Start::Args(&["sh"]), Input::Terminal)?;
+    container.type_in(b"sleep 1000\n")?;
+    await_process(stage, &*container, "sleep")?;
+    container.type_in(b"\x03")?;
+    let gone = stage.interrupt.until("the end of what Ctrl-C was for", SHORT_TIMEOUT, || {
+        Ok((!container.processes()?.iter().any(|process| process.comm == "sleep")).then_some(()))
+    });
+    let interrupted = match gone {
+        Ok(()) => "ended",
+        Err(Error::Deadline { .. }) => "runs on",
+        Err(error) => return Err(error),
+    };
+    container.type_in(b"exit 7\n")?;
+    let code = container.wait(SHORT_TIMEOUT)?;
+    container.remove()?;
+    Ok(Finding::default().with("foreground after Ctrl-C", interrupted).with("exit code", code))
+}
+
+/// What the image's program inherits: signal masks and open files.
+pub(crate) fn inheritance(stage: &Stage<'_>) -> Result<Finding, Error> {
+    let container = stage.start(Start::Args(&["sleep", "1000"]), Input::Nothing)?;
+    let pid = await_process(stage, &*container, "sleep")?;
+    let status = container.status(pid)?;
+    container.remove()?;
+    let files: Vec<String> = status.files.iter().map(|file| file.fd.to_string()).collect();
+    Ok(Finding::default()
+        .with("blocked signals", status.blocked)
+        .with("ignored signals", status.ignored)
+        .with("open files", files.join(" ")))
+}
+
+fn await_process(stage: &Stage<'_>, container: &dyn Container, comm: &str) -> Result<ContainerPid, Error> {
+    stage.interrupt.until(&format!("a process `{comm}` in the container"), SHORT_TIMEOUT, || {
+        if let Some(ExitCode(code)) = container.ended()? {
+            let log = container.log()?;
+            return Err(Error::Image(format!("wait for `{comm}`: the container ended with {code}: {}", log.trim())));
+        }
+        Ok(container.processes()?.iter().find(|process| process.comm == comm).map(|process| process.pid))
+    })
+}
