@@ -7,8 +7,8 @@ use serde_json::{Value, json};
 
 use crate::descriptor::{Descriptor, Family, OCI_INDEX};
 use crate::digest::Digest;
+use crate::document::{Document, Raw, print};
 use crate::error::{Error, Result};
-use crate::manifest::{Document, Raw, print};
 use crate::platform::Platform;
 
 /// Images for several platforms. Spec: image-spec `image-index.md`; Docker's "manifest list".

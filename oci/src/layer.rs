@@ -335,7 +335,8 @@ mod tests {
             Regular 4640 1000:2097151 0 etc/secret
             Symlink 777 0:0 0 usr/local/sbin/dockerd -> dind-init
             Link 755 0:0 0 usr/local/sbin/again -> usr/local/sbin/dind-init
-        "#]].assert_eq(&lines);
+        "#]]
+        .assert_eq(&lines);
     }
 
     #[test]

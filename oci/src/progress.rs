@@ -4,8 +4,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use crate::descriptor::Descriptor;
 use crate::error::{Error, Result};
-use crate::manifest::Descriptor;
 
 /// Told of a transfer as it goes. One blob's calls are `started`, any number of `reached`, and `finished` if it succeeded.
 pub trait Progress {

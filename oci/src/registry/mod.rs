@@ -17,9 +17,10 @@ use self::endpoint::Endpoints;
 use self::transport::{Failure, Transport};
 use crate::descriptor::{DOCKER_INDEX, DOCKER_MANIFEST, Descriptor, OCI_INDEX, OCI_MANIFEST};
 use crate::digest::Digest;
+use crate::document::Document;
 use crate::error::{Error, Result};
 use crate::layout::Layout;
-use crate::manifest::{Document, MANIFEST_BYTES_MAX};
+use crate::manifest::MANIFEST_BYTES_MAX;
 use crate::progress::{Interrupt, Progress};
 use crate::reference::{Repository, Tagged};
 

@@ -63,9 +63,8 @@ impl Tree {
         match &entry.kind {
             Kind::File { .. } => {
                 let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-                let file = openat(&parent.dir, name, flags, Mode::from(0o600))
-                    .map_err(|errno| failed("create")(errno.into()))?;
-                write(&mut fs::File::from(file))?;
+                let file = openat(&parent.dir, name, flags, Mode::from(0o600));
+                write(&mut fs::File::from(file.map_err(|errno| failed("create")(errno.into()))?))?;
             }
             Kind::HardLink { .. } => {
                 let target = link.ok_or_else(|| refused(path, "is a hard link without a target"))?;
@@ -73,7 +72,18 @@ impl Tree {
                 // The metadata are the target's, set with it.
                 return parent.restore().map_err(failed("set times above"));
             }
-            kind => create_node(&parent.dir, name, kind).map_err(failed("create"))?,
+            Kind::Directory => create_directory(&parent.dir, name).map_err(failed("create"))?,
+            Kind::Symlink { target } => {
+                symlinkat(target.as_slice(), &parent.dir, name).map_err(|errno| failed("create")(errno.into()))?;
+            }
+            Kind::Fifo => create_node(&parent.dir, name, FileType::Fifo, (0, 0)).map_err(failed("create"))?,
+            Kind::CharacterDevice { major, minor } => {
+                create_node(&parent.dir, name, FileType::CharacterDevice, (*major, *minor))
+                    .map_err(failed("create"))?;
+            }
+            Kind::BlockDevice { major, minor } => {
+                create_node(&parent.dir, name, FileType::BlockDevice, (*major, *minor)).map_err(failed("create"))?;
+            }
         }
         set_metadata(&parent.dir, name, path, entry)?;
         parent.restore().map_err(failed("set times above"))
@@ -189,22 +199,15 @@ fn empty(dir: &OwnedFd) -> io::Result<()> {
     Ok(())
 }
 
-fn create_node(dir: &OwnedFd, name: &OsStr, kind: &Kind) -> io::Result<()> {
-    let mode = Mode::from(0o600);
-    match kind {
-        Kind::Directory => match mkdirat(dir, name, Mode::from(0o700)) {
-            Err(Errno::EXIST) => {}
-            result => result?,
-        },
-        Kind::Symlink { target } => symlinkat(target.as_slice(), dir, name)?,
-        Kind::Fifo => mknodat(dir, name, FileType::Fifo, mode, 0)?,
-        Kind::CharacterDevice { major, minor } => {
-            mknodat(dir, name, FileType::CharacterDevice, mode, makedev(*major, *minor))?;
-        }
-        Kind::BlockDevice { major, minor } => mknodat(dir, name, FileType::BlockDevice, mode, makedev(*major, *minor))?,
-        Kind::File { .. } | Kind::HardLink { .. } => unreachable!("made by their own arms of put"),
+fn create_directory(dir: &OwnedFd, name: &OsStr) -> io::Result<()> {
+    match mkdirat(dir, name, Mode::from(0o700)) {
+        Err(Errno::EXIST) => Ok(()),
+        result => Ok(result?),
     }
-    Ok(())
+}
+
+fn create_node(dir: &OwnedFd, name: &OsStr, kind: FileType, (major, minor): (u32, u32)) -> io::Result<()> {
+    Ok(mknodat(dir, name, kind, Mode::from(0o600), makedev(major, minor))?)
 }
 
 /// Owner before attributes before mode: `chown(2)` clears set-user-id bits and file capabilities.

@@ -2,13 +2,16 @@
 //! not at all: it is written to a partial file beside the others, synced, and renamed. Runs may share a layout. It never
 //! holds Docker's media types; that is its callers' promise (see [`Manifest::to_oci`](crate::Manifest::to_oci)).
 
-use std::fs::{self, File};
-use std::io::{self, Read, Write};
-use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
+mod blob;
 
+use std::fs::{self, File};
+use std::io::{Read, Write};
+use std::path::{Path, PathBuf};
+
+pub(crate) use self::blob::{Expected, Incoming};
+use self::blob::{PARTIAL, Partial, Verifying, read_some};
 use crate::descriptor::{Descriptor, Family};
-use crate::digest::{Digest, Hasher};
+use crate::digest::Digest;
 use crate::error::{Error, Result};
 use crate::index::Index;
 use crate::manifest::MANIFEST_BYTES_MAX;
@@ -19,8 +22,6 @@ const OCI_LAYOUT: &[u8] = br#"{"imageLayoutVersion":"1.0.0"}"#;
 const OCI_LAYOUT_BYTES_MAX: u64 = 4096;
 /// How much is read and written at a time.
 const CHUNK_BYTES: usize = 64 * 1024;
-/// How the names of partial files begin.
-const PARTIAL: &str = ".partial-";
 
 /// A layout directory: `oci-layout`, `index.json` and `blobs/sha256/`.
 #[derive(Clone, Debug)]
@@ -124,7 +125,7 @@ impl Layout {
     ) -> Result<T, E> {
         let path = self.blob_path(&blob.digest);
         let file = File::open(&path).map_err(Error::io(format!("open blob {}", path.display())))?;
-        let mut reader = Verifying { file, hasher: Hasher::default(), count: 0, size: blob.size };
+        let mut reader = Verifying::new(file, blob.size);
         let value = consume(&mut reader);
         let checked = reader.finish(&path, blob);
         // Damaged bytes explain any complaint of the consumer; its own error counts where they are sound.
@@ -166,12 +167,12 @@ impl Layout {
 
     /// A blob whose digest is not known yet.
     pub(crate) fn incoming(&self) -> Result<Incoming> {
-        Ok(Incoming { partial: Partial::create(&self.blobs())?, hasher: Hasher::default(), blobs: self.blobs() })
+        Incoming::create(&self.blobs())
     }
 
     /// A blob that must turn out to be `expected`.
     pub(crate) fn expect(&self, expected: &Descriptor) -> Result<Expected> {
-        Ok(Expected { incoming: self.incoming()?, expected: expected.clone(), count: 0 })
+        Ok(Expected::new(self.incoming()?, expected))
     }
 
     fn blobs(&self) -> PathBuf {
@@ -206,167 +207,6 @@ impl Layout {
     }
 }
 
-/// A blob on its way into a layout: hashed as it is written, under its digest once committed. Dropped before, it is gone.
-pub(crate) struct Incoming {
-    partial: Partial,
-    hasher: Hasher,
-    blobs: PathBuf,
-}
-
-impl Incoming {
-    /// Syncs the bytes and gives them their name.
-    pub(crate) fn commit(self) -> Result<Digest> {
-        let digest = self.hasher.digest();
-        self.partial.rename(&self.blobs.join(digest.hex()))?;
-        Ok(digest)
-    }
-}
-
-impl Write for Incoming {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        let count = self.partial.file.write(bytes)?;
-        self.hasher.update(&bytes[..count]);
-        Ok(count)
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        self.partial.file.flush()
-    }
-}
-
-/// A blob on its way whose descriptor is known; it stops at the first byte too many.
-pub(crate) struct Expected {
-    incoming: Incoming,
-    expected: Descriptor,
-    count: u64,
-}
-
-impl Expected {
-    pub(crate) fn write(&mut self, bytes: &[u8]) -> Result<()> {
-        self.count += bytes.len() as u64;
-        if self.count > self.expected.size {
-            return Err(self.size_mismatch());
-        }
-        self.incoming.write_all(bytes).map_err(Error::io(format!("write blob {}", self.expected.digest)))
-    }
-
-    /// Bytes written so far.
-    pub(crate) fn count(&self) -> u64 {
-        self.count
-    }
-
-    pub(crate) fn finish(self) -> Result<()> {
-        if self.count != self.expected.size {
-            return Err(self.size_mismatch());
-        }
-        let found = self.incoming.hasher.clone().digest();
-        if found != self.expected.digest {
-            let subject = format!("blob {}", self.expected.digest);
-            return Err(Error::DigestMismatch { subject, expected: self.expected.digest, found });
-        }
-        self.incoming.commit().map(|_| ())
-    }
-
-    fn size_mismatch(&self) -> Error {
-        let subject = format!("blob {}", self.expected.digest);
-        Error::SizeMismatch { subject, expected: self.expected.size, found: self.count }
-    }
-}
-
-/// A file under a temporary name in the directory where it shall appear. It stays locked while its process lives, which is
-/// how [`Layout::sweep`] tells it from what a killed one left.
-struct Partial {
-    path: PathBuf,
-    file: File,
-    renamed: bool,
-}
-
-impl Partial {
-    fn create(dir: &Path) -> Result<Self> {
-        static COUNT: AtomicU64 = AtomicU64::new(0);
-        loop {
-            let count = COUNT.fetch_add(1, Ordering::Relaxed);
-            let path = dir.join(format!("{PARTIAL}{}-{count}", std::process::id()));
-            let file = match File::options().write(true).create_new(true).open(&path) {
-                Ok(file) => file,
-                // Another container's process of the same number, or what one of the same number left.
-                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => continue,
-                Err(error) => return Err(Error::io(format!("create {}", path.display()))(error)),
-            };
-            file.lock().map_err(Error::io(format!("lock {}", path.display())))?;
-            // Swept between its creation and its lock: begin again.
-            if path.exists() {
-                return Ok(Self { path, file, renamed: false });
-            }
-        }
-    }
-
-    fn rename(mut self, to: &Path) -> Result<()> {
-        let action = || format!("write {}", to.display());
-        self.file.sync_all().map_err(Error::io(action()))?;
-        fs::rename(&self.path, to).map_err(Error::io(action()))?;
-        self.renamed = true;
-        // The name itself must survive a power cut before anyone relies on it.
-        let dir = to.parent().unwrap_or(Path::new("."));
-        File::open(dir).and_then(|dir| dir.sync_all()).map_err(Error::io(action()))
-    }
-}
-
-impl Drop for Partial {
-    fn drop(&mut self) {
-        if !self.renamed {
-            // Best effort: what stays is swept by the next run.
-            let _ = fs::remove_file(&self.path);
-        }
-    }
-}
-
-/// Reads a blob's file up to its promised size, and hashes it on the way.
-struct Verifying {
-    file: File,
-    hasher: Hasher,
-    count: u64,
-    size: u64,
-}
-
-impl Verifying {
-    fn finish(mut self, path: &Path, blob: &Descriptor) -> Result<()> {
-        let action = || format!("read blob {}", path.display());
-        let mut rest = vec![0; CHUNK_BYTES];
-        while read_some(&mut self, &mut rest).map_err(Error::io(action()))? > 0 {}
-        let beyond = read_some(&mut self.file, &mut rest[..1]).map_err(Error::io(action()))? as u64;
-        let subject = format!("blob {}", path.display());
-        if self.count + beyond != blob.size {
-            return Err(Error::SizeMismatch { subject, expected: blob.size, found: self.count + beyond });
-        }
-        match self.hasher.digest() {
-            found if found == blob.digest => Ok(()),
-            found => Err(Error::DigestMismatch { subject, expected: blob.digest, found }),
-        }
-    }
-}
-
-impl Read for Verifying {
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        let left = usize::try_from(self.size - self.count).unwrap_or(usize::MAX);
-        let room = buffer.len().min(left);
-        let count = self.file.read(&mut buffer[..room])?;
-        self.hasher.update(&buffer[..count]);
-        self.count += count as u64;
-        Ok(count)
-    }
-}
-
-/// One `read` that is not disturbed by a signal.
-fn read_some(reader: &mut impl Read, buffer: &mut [u8]) -> io::Result<usize> {
-    loop {
-        match reader.read(buffer) {
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            result => return result,
-        }
-    }
-}
-
 fn read_file(path: &Path, limit: u64) -> Result<Vec<u8>> {
     let mut bytes = Vec::new();
     let file = File::open(path).map_err(Error::io(format!("open {}", path.display())))?;
@@ -379,6 +219,8 @@ fn read_file(path: &Path, limit: u64) -> Result<Vec<u8>> {
 
 #[cfg(test)]
 mod tests {
+    use std::io;
+
     use super::*;
     use crate::platform::Platform;
 

@@ -1,0 +1,62 @@
+//! What oci does with real files, real sockets and the field's own tools. A trial that lacks root or a tool is ignored with
+//! its reason, and counted; none needs a network beyond loopback.
+
+#![expect(clippy::unwrap_used, reason = "a trial's panic is how it fails")]
+
+mod client;
+mod field;
+mod memory;
+mod server;
+mod tarball;
+mod unpack;
+
+use std::process::ExitCode;
+
+use libtest_mimic::{Arguments, Completion, Trial};
+
+/// What a trial cannot do without.
+#[derive(Clone, Copy)]
+enum Needs {
+    Nothing,
+    Root,
+    Tools(&'static [&'static str]),
+}
+
+impl Needs {
+    /// Why the trial cannot run here.
+    fn missing(self) -> Option<String> {
+        match self {
+            Self::Nothing => None,
+            Self::Root if rustix::process::geteuid().is_root() => None,
+            Self::Root => Some("needs root".to_owned()),
+            Self::Tools(tools) => {
+                let missing: Vec<&str> = tools.iter().filter(|tool| !is_installed(tool)).copied().collect();
+                (!missing.is_empty()).then(|| format!("needs {}", missing.join(", ")))
+            }
+        }
+    }
+}
+
+fn is_installed(tool: &str) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path).any(|dir| dir.join(tool).is_file())
+}
+
+fn trial(name: &str, needs: Needs, test: fn()) -> Trial {
+    Trial::ignorable_test(name, move || {
+        if let Some(reason) = needs.missing() {
+            return Ok(Completion::ignored_with(reason));
+        }
+        test();
+        Ok(Completion::Completed)
+    })
+}
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    if arguments.first().is_some_and(|first| first == memory::CHILD) {
+        return memory::child(&arguments[1..]);
+    }
+    let trials = [client::trials(), field::trials(), memory::trials(), unpack::trials()];
+    libtest_mimic::run(&Arguments::from_args(), trials.into_iter().flatten().collect()).exit_code()
+}

@@ -1,0 +1,112 @@
+//! A registry that answers whatever a test wants, byte for byte: odd headers, cut bodies, silence. One answer a connection.
+
+use std::io::{BufRead, BufReader, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+
+/// A request as it came.
+#[derive(Clone, Debug)]
+pub(crate) struct Request {
+    /// Path and query.
+    pub(crate) path: String,
+    /// Names in lower case.
+    pub(crate) headers: Vec<(String, String)>,
+}
+
+impl Request {
+    pub(crate) fn header(&self, name: &str) -> Option<&str> {
+        self.headers.iter().find(|(key, _)| key == name).map(|(_, value)| value.as_str())
+    }
+}
+
+/// A running server; stops when dropped.
+pub(crate) struct Server {
+    address: SocketAddr,
+    requests: Arc<Mutex<Vec<Request>>>,
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Server {
+    /// Answers each request by `answer`, which writes all of it to the connection.
+    pub(crate) fn start(answer: impl Fn(&Request, &mut TcpStream) + Send + 'static) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let (requests, stop) = (Arc::new(Mutex::new(Vec::new())), Arc::new(AtomicBool::new(false)));
+        let (seen, stopped) = (Arc::clone(&requests), Arc::clone(&stop));
+        let thread = std::thread::spawn(move || {
+            for stream in listener.incoming() {
+                if stopped.load(Ordering::SeqCst) {
+                    return;
+                }
+                let mut stream = stream.unwrap();
+                // What is no HTTP request (a TLS greeting, a closed connection) gets no answer.
+                if let Some(request) = read_request(&stream) {
+                    seen.lock().unwrap().push(request.clone());
+                    answer(&request, &mut stream);
+                }
+            }
+        });
+        Self { address, requests, stop, thread: Some(thread) }
+    }
+
+    /// `127.0.0.1:PORT`
+    pub(crate) fn host(&self) -> String {
+        self.address.to_string()
+    }
+
+    pub(crate) fn requests(&self) -> Vec<Request> {
+        self.requests.lock().unwrap().clone()
+    }
+
+    pub(crate) fn paths(&self) -> Vec<String> {
+        self.requests().into_iter().map(|request| request.path).collect()
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::SeqCst);
+        // Wakes the accept; where that fails the listener is gone already.
+        let _ = TcpStream::connect(self.address);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// A whole answer with its length.
+pub(crate) fn reply(status: &str, headers: &[(&str, &str)], body: &[u8]) -> Vec<u8> {
+    let length = body.len().to_string();
+    head(status, &[headers, &[("Content-Length", &length)]].concat())
+        .into_bytes()
+        .into_iter()
+        .chain(body.iter().copied())
+        .collect()
+}
+
+/// The head of an answer whose body ends with the connection, unless a header says otherwise.
+pub(crate) fn head(status: &str, headers: &[(&str, &str)]) -> String {
+    let headers: String = headers.iter().map(|(name, value)| format!("{name}: {value}\r\n")).collect();
+    format!("HTTP/1.1 {status}\r\nConnection: close\r\n{headers}\r\n")
+}
+
+/// Writes as much as the other side takes: a client that has seen enough hangs up.
+pub(crate) fn send(stream: &mut TcpStream, bytes: &[u8]) {
+    let _ = stream.write_all(bytes);
+}
+
+fn read_request(stream: &TcpStream) -> Option<Request> {
+    let mut lines = BufReader::new(stream).lines();
+    let first = lines.next()?.ok()?;
+    let path = first.strip_prefix("GET ")?.strip_suffix(" HTTP/1.1")?.to_owned();
+    let mut headers = Vec::new();
+    for line in lines {
+        let line = line.ok()?;
+        let Some((name, value)) = line.split_once(':') else { break };
+        headers.push((name.to_ascii_lowercase(), value.trim().to_owned()));
+    }
+    Some(Request { path, headers })
+}
