@@ -8,135 +8,12 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 use oci::Permissions;
 
+use super::places::{
+    ADMINISTRATION, DIRECTORIES, DOCKER, IPTABLES, KEPT, LEFT_OUT, LEGACY_FOLDER, NO_APPLETS, PROGRAMS,
+};
+use super::scripts::{SCRIPTS, script};
 use crate::spec::Flavour;
 use crate::stages::contents::{Contents, Entry};
-
-/// The programs that the official image has in /usr/local/bin, and where Debian puts them.
-const PROGRAMS: &[(&str, &str)] = &[
-    ("usr/sbin/dockerd", DOCKER),
-    ("usr/bin/docker", DOCKER),
-    ("usr/sbin/docker-proxy", DOCKER),
-    ("usr/bin/tini-static", DOCKER),
-    ("usr/bin/containerd", CONTAINERD),
-    ("usr/bin/containerd-shim", CONTAINERD),
-    ("usr/bin/containerd-shim-runc-v2", CONTAINERD),
-    ("usr/bin/ctr", CONTAINERD),
-    ("usr/sbin/runc", CONTAINERD),
-];
-const DOCKER: &str = "docker";
-const CONTAINERD: &str = "containerd";
-
-/// What of the packages the image has: these and everything below them.
-const KEPT: &[&str] = &[
-    "bin",
-    "etc/debian_version",
-    "etc/ethertypes",
-    "etc/gai.conf",
-    "etc/host.conf",
-    "etc/issue",
-    "etc/ld.so.conf",
-    "etc/ld.so.conf.d",
-    "etc/mke2fs.conf",
-    "etc/os-release",
-    "etc/protocols",
-    "etc/rpc",
-    "etc/services",
-    "etc/ssl",
-    "lib",
-    "lib64",
-    "sbin",
-    "usr/bin",
-    "usr/lib",
-    "usr/lib64",
-    "usr/sbin",
-    "usr/share/common-licenses",
-];
-
-/// What it has not, although it lies below something kept: what serves Debian's own installation, other libcs' conversions, and
-/// programs that the official image lacks or has from busybox.
-const LEFT_OUT: &[&str] = &[
-    "usr/bin/containerd-shim-runc-v1",
-    "usr/bin/containerd-stress",
-    "usr/bin/dnet",
-    "usr/bin/docker-init",
-    "usr/bin/free",
-    "usr/bin/kill",
-    "usr/bin/original-awk",
-    "usr/bin/pidwait",
-    "usr/bin/pmap",
-    "usr/bin/ps",
-    "usr/bin/pwdx",
-    "usr/bin/skill",
-    "usr/bin/slabtop",
-    "usr/bin/snice",
-    "usr/bin/tini",
-    "usr/bin/tload",
-    "usr/bin/top",
-    "usr/bin/uptime",
-    "usr/bin/vmstat",
-    "usr/bin/w",
-    "usr/bin/watch",
-    "usr/lib/dpkg",
-    "usr/lib/init",
-    "usr/lib/lsb",
-    "usr/lib/modprobe.d",
-    "usr/lib/ssl/misc",
-    "usr/lib/sysctl.d",
-    "usr/lib/systemd",
-    "usr/lib/sysusers.d",
-    "usr/lib/tmpfiles.d",
-    "usr/lib/udev",
-    "usr/lib/x86_64-linux-gnu/gconv",
-    "usr/lib/aarch64-linux-gnu/gconv",
-    "usr/sbin/dnet",
-    "usr/sbin/ovrouter",
-    "usr/sbin/sysctl",
-    "usr/sbin/update-ca-certificates",
-    "usr/sbin/update-passwd",
-];
-
-/// Directories that are there although no package's file is in them.
-const DIRECTORIES: &[(&str, u32)] = &[
-    ("dev", 0o755),
-    ("home", 0o755),
-    ("media", 0o755),
-    ("mnt", 0o755),
-    ("opt", 0o755),
-    ("proc", 0o555),
-    ("root", 0o700),
-    ("run", 0o755),
-    ("srv", 0o755),
-    ("sys", 0o555),
-    ("tmp", 0o1777),
-    ("usr/local/sbin", 0o755),
-    ("var/cache", 0o755),
-    ("var/lib", 0o755),
-    ("var/log", 0o755),
-    ("var/tmp", 0o1777),
-];
-
-/// The programs of iptables that Debian chooses by alternatives(7): nft's by default, the legacy ones for whoever puts their folder first.
-const IPTABLES: &[&str] =
-    &["iptables", "iptables-restore", "iptables-save", "ip6tables", "ip6tables-restore", "ip6tables-save"];
-const LEGACY_FOLDER: &str = "usr/local/libexec/iptables-legacy";
-
-/// Applets whose place is /usr/sbin; `modprobe` because the script of that name in /usr/local/bin ends in it.
-const ADMINISTRATION: &[&str] = &["ifconfig", "insmod", "ip", "lsmod", "modprobe", "rmmod", "route", "sysctl"];
-
-/// Applets that would take the place of an init.
-const NO_APPLETS: &[&str] = &["init", "linuxrc"];
-
-/// The scripts of the official image, by their names in /usr/local/bin.
-const SCRIPTS: &[(&str, &str)] = &[
-    ("dind", include_str!("dind")),
-    ("docker-entrypoint.sh", include_str!("docker-entrypoint.sh")),
-    ("dockerd-entrypoint.sh", include_str!("dockerd-entrypoint.sh")),
-    ("modprobe", include_str!("modprobe")),
-];
-
-/// The lines of dockerd-entrypoint.sh that came with docker-library/docker#319 stand between these.
-const DOCKER_INIT_BEGIN: &str = "# {docker-init";
-const DOCKER_INIT_END: &str = "# docker-init}";
 
 /// The unpacked packages, and a folder for the files that are made from them.
 #[derive(Debug, Clone, Copy)]
@@ -199,15 +76,12 @@ impl Arrangement {
         };
         let made = sources.made.join(name);
         let mut contents = Contents::new();
-        for (script, text) in SCRIPTS {
-            let text = match (*script, flavour) {
-                ("dockerd-entrypoint.sh", Flavour::Pre) => without_docker_init(text),
-                _ => (*text).to_owned(),
-            };
-            make(&made, &mut contents, &format!("usr/local/bin/{script}"), 0o755, text.as_bytes())?;
+        for (name, _) in SCRIPTS {
+            make(&made, &mut contents, &format!("usr/local/bin/{name}"), 0o755, script(name, flavour).as_bytes())?;
         }
         let masters = sources.packages.join("usr/share/base-passwd");
-        let passwd = account_file(&masters.join("passwd.master"))? + "dockremap:x:100:101:Linux User:/home/dockremap:/sbin/nologin\n";
+        let passwd = account_file(&masters.join("passwd.master"))?
+            + "dockremap:x:100:101:Linux User:/home/dockremap:/sbin/nologin\n";
         let group = account_file(&masters.join("group.master"))? + "dockremap:x:101:dockremap\n";
         make(&made, &mut contents, "etc/passwd", 0o644, passwd.as_bytes())?;
         make(&made, &mut contents, "etc/group", 0o644, group.as_bytes())?;
@@ -240,7 +114,6 @@ pub(super) fn newest(packages: &Path) -> Result<u64> {
     Ok(newest)
 }
 
-
 fn walk(root: &Path, folder: &Path, found: &mut Contents) -> Result<()> {
     let place = root.join(folder);
     for entry in fs::read_dir(&place).with_context(|| format!("list {}", place.display()))? {
@@ -252,7 +125,8 @@ fn walk(root: &Path, folder: &Path, found: &mut Contents) -> Result<()> {
             walk(root, &path, found)?;
             found.insert(path, Entry::Directory(permissions));
         } else if metadata.is_symlink() {
-            let target = fs::read_link(entry.path()).with_context(|| format!("read link {}", entry.path().display()))?;
+            let target =
+                fs::read_link(entry.path()).with_context(|| format!("read link {}", entry.path().display()))?;
             found.insert(path, Entry::Symlink { target });
         } else if metadata.is_file() {
             found.insert(path, Entry::File { permissions, source: entry.path(), size: metadata.len() });
@@ -290,7 +164,8 @@ fn make(folder: &Path, contents: &mut Contents, path: &str, mode: u32, bytes: &[
     let parent = source.parent().unwrap_or(folder);
     fs::create_dir_all(parent).with_context(|| format!("create {}", parent.display()))?;
     fs::write(&source, bytes).with_context(|| format!("write {}", source.display()))?;
-    contents.insert(absolute(path), Entry::File { permissions: Permissions::root(mode), source, size: bytes.len() as u64 });
+    contents
+        .insert(absolute(path), Entry::File { permissions: Permissions::root(mode), source, size: bytes.len() as u64 });
     Ok(())
 }
 
@@ -351,7 +226,8 @@ fn link_applets(packages: &Path, system: &mut Contents) -> Result<()> {
     let names = applets(&program).with_context(|| format!("read {}: no table of applets in it", path.display()))?;
     for name in names.iter().filter(|name| !NO_APPLETS.contains(&name.as_str())) {
         let administration = ADMINISTRATION.contains(&name.as_str());
-        let held = ["usr/bin", "usr/sbin"].iter().any(|folder| system.contains_key(&absolute(&format!("{folder}/{name}"))));
+        let held =
+            ["usr/bin", "usr/sbin"].iter().any(|folder| system.contains_key(&absolute(&format!("{folder}/{name}"))));
         match (held, administration) {
             (true, _) => {}
             (false, true) => link(system, &format!("usr/sbin/{name}"), "../bin/busybox"),
@@ -370,17 +246,43 @@ fn applets(program: &[u8]) -> Option<Vec<String>> {
     names.map(|name| String::from_utf8(name.to_vec()).ok()).collect()
 }
 
-/// dockerd-entrypoint.sh as it was before docker-library/docker#319.
-fn without_docker_init(script: &str) -> String {
-    let mut inside = false;
-    let mut text = String::new();
-    for line in script.lines() {
-        inside |= line.trim() == DOCKER_INIT_BEGIN;
-        if !inside {
-            text.push_str(line);
-            text.push('\n');
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_kept_is_what_the_image_has() {
+        for (path, kept) in [
+            ("bin", true),
+            ("usr/sbin/xtables-nft-multi", true),
+            ("usr/lib/x86_64-linux-gnu/libc.so.6", true),
+            ("usr/lib/x86_64-linux-gnu/gconv/UTF-16.so", false),
+            ("usr/lib/systemd/system/docker.service", false),
+            ("usr/bin/w", false),
+            ("usr/bin/which", true),
+            ("usr/share/doc/runc/copyright", true),
+            ("usr/share/doc/runc/changelog.Debian.gz", false),
+            ("etc/hostname", false),
+            ("etc/default/docker", false),
+            ("var/lib/dpkg/status", false),
+        ] {
+            assert_eq!(is_kept(path), kept, "{path}");
         }
-        inside &= line.trim() != DOCKER_INIT_END;
     }
-    text
+
+    #[test]
+    fn applets_come_from_the_table_in_the_program() {
+        let program = b"\x7fELF [\0 junk\0[\0[[\0ash\0cat\0\0more\0";
+        assert_eq!(applets(program).unwrap(), ["[", "[[", "ash", "cat"]);
+        assert_eq!(applets(b"\x7fELF no table"), None);
+    }
+
+    #[test]
+    fn every_entry_has_its_parents() {
+        let mut contents = Contents::new();
+        link(&mut contents, "usr/local/bin/x", "y");
+        add_parents(&mut contents);
+        let paths: Vec<_> = contents.keys().map(|path| path.display().to_string()).collect();
+        assert_eq!(paths, ["/usr", "/usr/local", "/usr/local/bin", "/usr/local/bin/x"]);
+    }
 }

@@ -163,7 +163,9 @@ impl Selection {
     /// The version of a package. Error: it is not among them.
     pub(super) fn version(&self, name: &str) -> Result<&str> {
         let found = self.packages.iter().find(|(package, _)| package == name);
-        found.map(|(_, version)| version.as_str()).with_context(|| format!("find version of {name}: apt did not select it"))
+        found
+            .map(|(_, version)| version.as_str())
+            .with_context(|| format!("find version of {name}: apt did not select it"))
     }
 
     fn resolve(home: &Path, release: Release, archive: Archive) -> Result<Self> {
@@ -176,7 +178,8 @@ impl Selection {
             .output()
             .context("run apt-get")?;
         ensure!(output.status.success(), "select packages: {}", String::from_utf8_lossy(&output.stderr).trim());
-        let selection = Self { fingerprint, archive, packages: parse_simulation(&String::from_utf8_lossy(&output.stdout)) };
+        let selection =
+            Self { fingerprint, archive, packages: parse_simulation(&String::from_utf8_lossy(&output.stdout)) };
         selection.version("docker.io")?;
         tool::write_atomically(&home.join("selection.json"), &serde_json::to_vec_pretty(&selection)?)?;
         Ok(selection)
@@ -292,7 +295,10 @@ fn apt_options(home: &Path, release: Release, archive: &Archive) -> Result<Vec<O
 
 /// The host's proxies for apt, in apt.conf(5)'s syntax: mmdebstrap reads none of the host's configuration.
 fn proxy_options() -> Result<Vec<String>> {
-    let output = Command::new("apt-config").args(["dump", "Acquire::http", "Acquire::https"]).output().context("run apt-config")?;
+    let output = Command::new("apt-config")
+        .args(["dump", "Acquire::http", "Acquire::https"])
+        .output()
+        .context("run apt-config")?;
     let text = String::from_utf8_lossy(&output.stdout);
     let proxies = text.lines().filter(|line| line.contains("::Proxy") && !line.contains("\"\""));
     Ok(proxies.map(|line| format!("--aptopt={line}")).collect())
@@ -355,7 +361,8 @@ mod tests {
             Inst dmsetup [9999] (2:1.02.185-2 Debian:12.15/oldstable [amd64])\n\
             Inst gcc-12-base:arm64 (12.2.0-14+deb12u1 Debian:12.15/oldstable [arm64])\n\
             Conf libc6 (2.36-9+deb12u14 Debian:12.15/oldstable [amd64])\n";
-        let found: Vec<_> = parse_simulation(text).into_iter().map(|(name, version)| format!("{name} {version}")).collect();
+        let found: Vec<_> =
+            parse_simulation(text).into_iter().map(|(name, version)| format!("{name} {version}")).collect();
         assert_eq!(found, ["dmsetup 2:1.02.185-2", "gcc-12-base 12.2.0-14+deb12u1", "libc6 2.36-9+deb12u14"]);
     }
 

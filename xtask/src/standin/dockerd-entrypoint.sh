@@ -39,8 +39,6 @@ prepare_tls() {
 	openssl req -new -x509 -key "$DOCKER_TLS_CERTDIR/ca/key.pem" -subj '/CN=docker:dind CA' -days 825 -out "$DOCKER_TLS_CERTDIR/ca/cert.pem"
 	issue server "subjectAltName=$(names)"
 	issue client 'extendedKeyUsage=clientAuth'
-	# The client's folder is a volume that other containers read as any user.
-	chmod 644 "$DOCKER_TLS_CERTDIR/client/key.pem"
 }
 
 # DOCKER_IPTABLES_LEGACY: 1 takes the legacy programs, empty the nft ones; unset takes nft where it works, else legacy where that works.
@@ -78,7 +76,7 @@ esac
 
 if [ "$1" = dockerd ]; then
 	# /run survives a hard stop; a number left there may be anybody's now.
-	find /run /var/run -iname 'docker*.pid' -delete || :
+	find /run/ -iname 'docker*.pid' -exec rm -f {} + || :
 	choose_iptables
 	# {docker-init
 	# The workaround of July 2021: dockerd 20.10 under an init that reaps the shims.

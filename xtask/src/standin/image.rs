@@ -73,7 +73,8 @@ pub(super) fn write(
         let config = config(flavour, platform, created, &layers);
         let config_blob = layout.put(&config.descriptor().media_type, config.bytes())?;
         let blobs = layers.map(|(layer, _)| layer.descriptor);
-        let manifest = Manifest::new(Family::Oci, &config_blob, &blobs).edit().annotation(DESCRIPTION.0, DESCRIPTION.1).finish();
+        let manifest =
+            Manifest::new(Family::Oci, &config_blob, &blobs).edit().annotation(DESCRIPTION.0, DESCRIPTION.1).finish();
         layout.put(manifest.media_type(), manifest.bytes())?;
         let index = Index::new(Family::Oci, &[manifest.descriptor().with_platform(platform.clone())])?;
         layout.put(index.media_type(), index.bytes())?;
@@ -86,7 +87,8 @@ pub(super) fn write(
 pub(super) fn find(layout: &Layout, flavour: Flavour, platform: &Platform) -> Result<Descriptor> {
     let index = layout.index()?;
     let named = index.named(tag(flavour));
-    let entry = named.first().with_context(|| format!("find {} in {}: no such tag", tag(flavour), layout.dir().display()))?;
+    let entry =
+        named.first().with_context(|| format!("find {} in {}: no such tag", tag(flavour), layout.dir().display()))?;
     let images = Index::parse(layout.bytes(entry)?)?;
     Ok(images.select(platform)?.clone())
 }

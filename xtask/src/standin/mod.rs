@@ -4,7 +4,7 @@
 mod arrangement;
 mod debian;
 mod image;
-#[cfg(test)]
+mod places;
 mod scripts;
 mod tool;
 
@@ -34,6 +34,8 @@ const RECIPE: &[&str] = &[
     include_str!("image.rs"),
     include_str!("mod.rs"),
     include_str!("modprobe"),
+    include_str!("places.rs"),
+    include_str!("scripts.rs"),
 ];
 
 /// Which stand-in.
@@ -86,7 +88,12 @@ impl Standin {
 /// Gives the stand-in below `cache`, built if it is not there or if apt would now install other versions. Tells `progress` what
 /// it does. Needs root, mmdebstrap and apt; no network where the lists and the stand-in are at hand. Error: one of these is
 /// missing, the packages cannot be fetched, or `interrupt` was raised; then nothing is left that a later run would trust.
-pub fn build(cache: &Path, request: &Request, interrupt: &Interrupt, progress: &mut dyn FnMut(&str)) -> Result<Standin> {
+pub fn build(
+    cache: &Path,
+    request: &Request,
+    interrupt: &Interrupt,
+    progress: &mut dyn FnMut(&str),
+) -> Result<Standin> {
     let release = Release::new(request.suite, &request.platform)?;
     let home = cache.join(format!("{}-{}", release.suite, release.architecture));
     fs::create_dir_all(&home).with_context(|| format!("create {}", home.display()))?;
@@ -101,7 +108,9 @@ pub fn build(cache: &Path, request: &Request, interrupt: &Interrupt, progress: &
         return Ok(standin);
     }
     if !rustix::process::geteuid().is_root() {
-        bail!("build stand-in: only root can unpack it with its owners\nhint: run as root, or see what is missing with cargo xtask setup");
+        bail!(
+            "build stand-in: only root can unpack it with its owners\nhint: run as root, or see what is missing with cargo xtask setup"
+        );
     }
     remove_leftovers(&home)?;
     let selection = match construct(&home, release, &selection, request, interrupt, progress) {

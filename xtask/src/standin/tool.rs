@@ -110,7 +110,8 @@ mod tests {
     #[test]
     fn lines_arrive_in_order() {
         let mut lines = Vec::new();
-        run(shell("echo one >&2; echo two >&2"), &Interrupt::default(), &mut |line| lines.push(line.to_owned())).unwrap();
+        run(shell("echo one >&2; echo two >&2"), &Interrupt::default(), &mut |line| lines.push(line.to_owned()))
+            .unwrap();
         assert_eq!(lines, ["one", "two"]);
     }
 
