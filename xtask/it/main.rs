@@ -1,2 +1,17 @@
-//! it
-fn main() {}
+//! The integration tests of xtask: the house's rules, the command line, and the pipeline against real servers and daemons.
+//! A trial that lacks root or a tool is ignored with its reason; `XTASK_REQUIRE=1` (CI) turns every such skip into a failure.
+
+mod cli;
+mod house;
+mod pipeline;
+mod readers;
+mod registry;
+mod support;
+
+use libtest_mimic::Arguments;
+
+fn main() {
+    let arguments = Arguments::from_args();
+    let trials = [house::trials(), cli::trials(), pipeline::trials(), readers::trials()].into_iter().flatten().collect();
+    libtest_mimic::run(&arguments, trials).exit();
+}

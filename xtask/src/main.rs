@@ -1,2 +1,54 @@
-//! xtask.
-fn main() {}
+//! The process: gathers the facts, runs the command, prints its error once and turns the outcome into the exit code.
+
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use anyhow::{Context, Result};
+use clap::Parser;
+use clap::error::ErrorKind;
+use xtask::args::Cli;
+use xtask::cmd::{self, Outcome, Session};
+use xtask::plan::Facts;
+use xtask::progress::Progress;
+
+fn main() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => {
+            // Nobody reads a usage text that cannot be written.
+            let _ = error.print();
+            let asked = matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion);
+            return ExitCode::from(if asked { 0 } else { 2 });
+        }
+    };
+    match session().and_then(|session| cmd::run(&cli.command, &session)) {
+        Ok(Outcome::Done) => ExitCode::SUCCESS,
+        Ok(Outcome::ImageFailed) => ExitCode::from(1),
+        Ok(Outcome::NotJudged) => ExitCode::from(2),
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            if let Some(hint) = error.chain().find_map(|cause| cause.downcast_ref::<oci::Error>().and_then(oci::Error::hint)) {
+                eprintln!("hint: {hint}");
+            }
+            ExitCode::from(2)
+        }
+    }
+}
+
+fn session() -> Result<Session> {
+    let interrupt = Arc::new(AtomicBool::new(false));
+    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM, signal_hook::consts::SIGHUP] {
+        // The first one lets every guard clean up; a second one while that is under way ends the process at once.
+        signal_hook::flag::register_conditional_shutdown(signal, 2, Arc::clone(&interrupt)).context("watch for signals")?;
+        signal_hook::flag::register(signal, Arc::clone(&interrupt)).context("watch for signals")?;
+    }
+    let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).parent().context("find the repository: xtask has no parent folder")?;
+    let facts = Facts {
+        root: root.to_owned(),
+        cwd: std::env::current_dir().context("read the working directory")?,
+        host: oci::Platform::host(),
+        source_date_epoch: std::env::var("SOURCE_DATE_EPOCH").ok(),
+    };
+    Ok(Session { facts, progress: Progress::stderr(), interrupt: interrupt.into() })
+}

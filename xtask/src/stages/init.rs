@@ -76,7 +76,7 @@ pub fn build(root: &Path, platform: &Platform) -> Result<StaticProgram> {
     let build = || {
         let machine = Machine::of(platform)?;
         let recipe = Recipe::find(root, machine)?;
-        let path = recipe.cargo(root, "dind-init")?;
+        let path = recipe.cargo(root, "dind-init", "init")?;
         let built = checked(path, machine, platform)?;
         ensure!(built.size <= INIT_BYTES_MAX, "size: expected at most {INIT_BYTES_MAX} bytes, found {}", built.size);
         Ok(built)
@@ -93,7 +93,7 @@ pub fn build_probe(root: &Path, platform: &Platform) -> Result<StaticProgram> {
         let installed = has_target(&sysroot()?, &musl);
         let target = if installed { musl } else { format!("{machine}-unknown-linux-gnu") };
         let recipe = Recipe { target, flags: vec!["-Ctarget-feature=+crt-static".to_owned()] };
-        checked(recipe.cargo(root, "probe")?, machine, platform)
+        checked(recipe.cargo(root, "probe", "dev")?, machine, platform)
     };
     build().with_context(|| format!("build probe for {platform}"))
 }
@@ -119,6 +119,8 @@ impl Recipe {
         let (musl, gnu) = (format!("{machine}-unknown-linux-musl"), format!("{machine}-unknown-linux-gnu"));
         let mut flags: Vec<String> = FLAGS.iter().map(ToString::to_string).collect();
         if has_target(&sysroot, &musl) {
+            // std would name the library; it is not there to do so.
+            flags.push("-Clink-arg=-lc".to_owned());
             return Ok(Self { target: musl, flags });
         }
         if !has_target(&sysroot, &gnu) {
@@ -135,7 +137,7 @@ impl Recipe {
 
     /// Has cargo build `package`, in a target folder of its own: the lock of the default one is held while xtask runs by
     /// `cargo xtask`, and the flags would make cargo forget what it built there.
-    fn cargo(&self, root: &Path, package: &str) -> Result<PathBuf> {
+    fn cargo(&self, root: &Path, package: &str, profile: &str) -> Result<PathBuf> {
         let folder = root.join("target/static").join(package);
         let remap = format!("--remap-path-prefix={}=.", root.display());
         let flags: Vec<&str> = self.flags.iter().map(String::as_str).chain([remap.as_str()]).collect();
@@ -147,10 +149,12 @@ impl Recipe {
         shell.set_var("DIND_INIT_SOURCES", sources(root)?);
         let built = cmd!(
             shell,
-            "cargo build --quiet --locked --package {package} --bin {package} --target {target} --profile init --target-dir {folder}"
+            "cargo build --quiet --locked --package {package} --bin {package} --target {target} --profile {profile} --target-dir {folder}"
         );
         built.quiet().run()?;
-        Ok(folder.join(target).join("init").join(package))
+        // The one profile whose folder is not called like it.
+        let outcome = if profile == "dev" { "debug" } else { profile };
+        Ok(folder.join(target).join(outcome).join(package))
     }
 }
 

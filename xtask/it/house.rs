@@ -1,0 +1,115 @@
+//! The rules of the house that a program can check: edges between crates, heads and lengths of files, where `unsafe` may stand,
+//! one place for versions, a schema that is fresh. Reads the repository, changes only images/schema.json, and that only when asked.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use libtest_mimic::{Failed, Trial};
+use serde_json::Value;
+use xshell::{Shell, cmd};
+
+use crate::support::{ensure, repository, trial};
+
+const LINES_MAX: usize = 400;
+const INIT_MAIN_LINES_MAX: usize = 300;
+
+pub(crate) fn trials() -> Vec<Trial> {
+    vec![
+        trial("house::edges", edges),
+        trial("house::every_file_says_what_it_holds", heads),
+        trial("house::files_fit_their_limit", lengths),
+        trial("house::unsafe_stands_in_init_only", unsafe_places),
+        trial("house::versions_stand_in_one_place", versions),
+        trial("house::the_schema_is_fresh", schema),
+        trial("house::ci_has_no_logic", ci),
+    ]
+}
+
+/// DESIGN: `xtask -> suite -> oci`, `xtask -> oci`; init and probe reach the rest only as built bytes.
+fn edges() -> Result<(), Failed> {
+    let shell = Shell::new()?;
+    shell.change_dir(repository());
+    let metadata: Value = serde_json::from_str(&cmd!(shell, "cargo metadata --format-version 1 --no-deps --offline").quiet().read()?)?;
+    let packages = metadata["packages"].as_array().ok_or("cargo metadata lists no packages")?;
+    let members: BTreeSet<_> = packages.iter().filter_map(|package| package["name"].as_str()).collect();
+    let mut found = BTreeSet::new();
+    for package in packages {
+        for dependency in package["dependencies"].as_array().ok_or("a package lists no dependencies")? {
+            let (from, to) = (package["name"].as_str().unwrap_or_default(), dependency["name"].as_str().unwrap_or_default());
+            if members.contains(to) {
+                found.insert((from, to));
+            }
+        }
+    }
+    let expected = BTreeSet::from([("suite", "oci"), ("xtask", "oci"), ("xtask", "suite")]);
+    ensure(members == BTreeSet::from(["dind-init", "oci", "probe", "suite", "xtask"]), format!("members: {members:?}"))?;
+    ensure(found == expected, format!("edges: expected {expected:?}, found {found:?}"))
+}
+
+fn heads() -> Result<(), Failed> {
+    for (path, text) in sources()? {
+        ensure(text.starts_with("//!"), format!("{}: expected a first line that begins with //!", path.display()))?;
+    }
+    Ok(())
+}
+
+fn lengths() -> Result<(), Failed> {
+    for (path, text) in sources()? {
+        let limit = if path.ends_with("init/src/main.rs") { INIT_MAIN_LINES_MAX } else { LINES_MAX };
+        let lines = text.lines().count();
+        ensure(lines <= limit, format!("{}: expected at most {limit} lines, found {lines}", path.display()))?;
+    }
+    Ok(())
+}
+
+fn unsafe_places() -> Result<(), Failed> {
+    let mut places = 0;
+    for (path, text) in sources()? {
+        let code = text.lines().map(str::trim_start).filter(|line| !line.starts_with("//"));
+        let uses = code.filter(|line| line.contains("unsafe {") || line.contains("unsafe fn") || line.contains("unsafe extern")).count();
+        // This file names the keyword in order to look for it.
+        if uses > 0 && !path.ends_with("it/house.rs") {
+            places += uses;
+            ensure(path.components().any(|part| part.as_os_str() == "init"), format!("{}: unsafe outside init/", path.display()))?;
+        }
+    }
+    ensure(places > 0, "no unsafe found even in init/: the search is blind")
+}
+
+fn versions() -> Result<(), Failed> {
+    for member in ["init", "oci", "tests", "tests/probe", "xtask"] {
+        let manifest = fs::read_to_string(repository().join(member).join("Cargo.toml"))?;
+        let mut section = "";
+        for line in manifest.lines() {
+            if line.starts_with('[') {
+                section = line;
+            } else if section.ends_with("dependencies]") && line.contains('=') {
+                ensure(line.contains("workspace = true"), format!("{member}/Cargo.toml: expected `workspace = true`, found {line}"))?;
+            }
+        }
+    }
+    Ok(())
+}
+
+fn schema() -> Result<(), Failed> {
+    let path = repository().join("images/schema.json");
+    expect_test::expect_file![path].assert_eq(&xtask::spec::json_schema()?);
+    Ok(())
+}
+
+fn ci() -> Result<(), Failed> {
+    let script = fs::read_to_string(repository().join(".ci/run"))?;
+    let commands: Vec<_> = script.lines().filter(|line| line.starts_with("cargo ")).collect();
+    ensure(commands == ["cargo xtask setup", "cargo xtask test"], format!(".ci/run runs {commands:?}"))
+}
+
+/// Every Rust file that git tracks or would track, with its text.
+fn sources() -> Result<Vec<(PathBuf, String)>, Failed> {
+    let shell = Shell::new()?;
+    shell.change_dir(repository());
+    let listed = cmd!(shell, "git ls-files --cached --others --exclude-standard *.rs").quiet().read()?;
+    let paths: Vec<PathBuf> = listed.lines().map(|line| repository().join(Path::new(line))).filter(|path| path.exists()).collect();
+    ensure(paths.len() > 20, format!("expected the sources, found {} files", paths.len()))?;
+    paths.into_iter().map(|path| fs::read_to_string(&path).map(|text| (path, text)).map_err(Failed::from)).collect()
+}

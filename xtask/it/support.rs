@@ -1,0 +1,103 @@
+//! What the trials share: the repository's place, a check with a message, skips with a reason, the built command line.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::sync::OnceLock;
+
+use libtest_mimic::{Failed, Trial};
+use xtask::spec::Suite;
+use xtask::standin::{Request, Standin};
+
+/// The repository that holds these tests.
+pub(crate) fn repository() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask lies in the repository")
+}
+
+/// A trial that needs nothing but the repository.
+pub(crate) fn trial(name: &str, check: fn() -> Result<(), Failed>) -> Trial {
+    Trial::test(name, check)
+}
+
+/// A trial that runs only where `missing` finds nothing; elsewhere it is ignored and its name says why, or it fails where skips are forbidden.
+pub(crate) fn trial_if(name: &str, missing: Option<String>, check: fn() -> Result<(), Failed>) -> Trial {
+    match missing {
+        None => Trial::test(name, check),
+        Some(reason) if std::env::var_os("XTASK_REQUIRE").is_some() => {
+            Trial::test(name, move || Err(format!("skipped where skips are forbidden: {reason}").into()))
+        }
+        Some(reason) => Trial::test(format!("{name} (skipped: {reason})"), check).with_ignored_flag(true),
+    }
+}
+
+/// The first of these tools that is missing, or root's rights, as a reason to skip.
+pub(crate) fn lacks(tools: &[&str]) -> Option<String> {
+    if !rustix::process::geteuid().is_root() {
+        return Some("needs root".to_owned());
+    }
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let here = |tool: &&&str| std::env::split_paths(&path).any(|folder| folder.join(tool).is_file());
+    tools.iter().find(|tool| !here(tool)).map(|tool| format!("needs {tool}: cargo xtask setup"))
+}
+
+/// Fails with `message` unless `holds`.
+pub(crate) fn ensure(holds: bool, message: impl Into<String>) -> Result<(), Failed> {
+    if holds { Ok(()) } else { Err(message.into().into()) }
+}
+
+/// Runs the built command line from the repository's root and waits for it.
+pub(crate) fn xtask<I: AsRef<std::ffi::OsStr>>(arguments: impl IntoIterator<Item = I>) -> std::io::Result<Output> {
+    command(arguments).output()
+}
+
+/// The built command line, to be started by the trial.
+pub(crate) fn command<I: AsRef<std::ffi::OsStr>>(arguments: impl IntoIterator<Item = I>) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_xtask"));
+    command.args(arguments).current_dir(repository()).env_remove("SOURCE_DATE_EPOCH");
+    command
+}
+
+/// Both streams of a finished command, for messages.
+pub(crate) fn said(output: &Output) -> String {
+    format!("{}\n{}{}", output.status, String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
+}
+
+/// A folder for one trial, removed with its guard. It lies below target/, on the disk that holds the rest.
+pub(crate) fn folder() -> std::io::Result<tempfile::TempDir> {
+    let parent = repository().join("target/tests");
+    std::fs::create_dir_all(&parent)?;
+    tempfile::Builder::new().prefix("trial-").tempdir_in(parent)
+}
+
+/// The stand-in of this machine's platform, built or found once for all trials.
+pub(crate) fn standin() -> Result<&'static Standin, Failed> {
+    static STANDIN: OnceLock<Result<Standin, String>> = OnceLock::new();
+    let built = STANDIN.get_or_init(|| {
+        let request = Request { suite: Suite::Bookworm, platform: oci::Platform::parse("linux/amd64").map_err(|error| error.to_string())? };
+        let cache = repository().join("target/cache/standin");
+        xtask::standin::build(&cache, &request, &oci::Interrupt::default(), &mut |_| ()).map_err(|error| format!("{error:#}"))
+    });
+    built.as_ref().map_err(|error| error.clone().into())
+}
+
+/// The folder with both images built on the stand-in and not judged, made once for all trials.
+pub(crate) fn built() -> Result<&'static Path, Failed> {
+    static BUILT: OnceLock<Result<PathBuf, String>> = OnceLock::new();
+    let built = BUILT.get_or_init(|| {
+        let out = repository().join("target/tests/images");
+        let output = command(["build-images", "--base", "standin", "--suite", "none", "--out"]).arg(&out).output();
+        let output = output.map_err(|error| error.to_string())?;
+        if output.status.success() { Ok(out) } else { Err(said(&output)) }
+    });
+    built.as_deref().map_err(|error| error.clone().into())
+}
+
+/// The repository's image definitions copied into `folder`, for a trial that changes them.
+pub(crate) fn definitions(folder: &Path) -> std::io::Result<PathBuf> {
+    let copy = folder.join("images");
+    std::fs::create_dir_all(&copy)?;
+    for entry in std::fs::read_dir(repository().join("images"))? {
+        let entry = entry?;
+        std::fs::copy(entry.path(), copy.join(entry.file_name()))?;
+    }
+    Ok(copy)
+}

@@ -1,0 +1,132 @@
+//! `build-images`: fetch, build the init, derive, judge, record. Strings the stages together; each decision is in a stage or in the plan.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File, TryLockError};
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use oci::Platform;
+use suite::Outcome as Verdict;
+
+use super::{Outcome, Session, setup};
+use crate::args::{BuildImages, SuiteChoice};
+use crate::plan::{Plan, PlannedImage};
+use crate::record::{ImageRecord, Record, SourceRecord};
+use crate::stages::base::{self, FetchedBase};
+use crate::stages::init::{self, StaticProgram};
+use crate::stages::{derive, judge};
+
+/// How long between two looks whether another run has ended.
+const LOCK_INTERVAL: Duration = Duration::from_millis(100);
+
+/// Builds and judges the planned images and writes the record; stdout names what passed.
+pub(super) fn run(args: &BuildImages, session: &Session) -> Result<Outcome> {
+    let plan = Plan::new(args, &session.facts)?;
+    if args.plan {
+        println!("{}", serde_json::to_string_pretty(&plan).context("print the plan")?);
+        return Ok(Outcome::Done);
+    }
+    require_root(&plan)?;
+    let _turn = take_turn(&plan, session)?;
+    let mut inits = BTreeMap::new();
+    for platform in plan.images.iter().flat_map(|image| &image.platforms) {
+        if !inits.contains_key(platform) {
+            inits.insert(platform.clone(), init::stage(&session.facts.root, platform, &session.progress)?);
+        }
+    }
+    let mut bases = BTreeMap::new();
+    let mut records = Vec::new();
+    for image in &plan.images {
+        session.interrupt.check()?;
+        let key = (image.base.to_string(), image.spec.standin, image.platforms.clone());
+        if !bases.contains_key(&key) {
+            bases.insert(key.clone(), base::fetch(image, &plan, session)?);
+        }
+        records.push(build(image, &bases[&key], &inits, &plan, session)?);
+    }
+    let record = Record::new(records);
+    record.write(&plan.folders.out)?;
+    report(&record, &plan, args.json, session)
+}
+
+fn build(
+    image: &PlannedImage,
+    base: &FetchedBase,
+    inits: &BTreeMap<Platform, StaticProgram>,
+    plan: &Plan,
+    session: &Session,
+) -> Result<ImageRecord> {
+    let derived = derive::stage(image, base, inits, plan, session).with_context(|| format!("derive {}", image.spec.name))?;
+    let verdicts = match plan.suite {
+        SuiteChoice::None => BTreeMap::new(),
+        SuiteChoice::Full => judge::stage(image, base, &derived, suite::Selection::Full, plan, session)?,
+        SuiteChoice::Smoke => judge::stage(image, base, &derived, suite::Selection::Smoke, plan, session)?,
+    };
+    ImageRecord::new(&image.spec, base, &derived, inits, verdicts)
+}
+
+/// Says what came of it, on both streams, and turns it into the command's outcome.
+fn report(record: &Record, plan: &Plan, json: bool, session: &Session) -> Result<Outcome> {
+    let passed: Vec<_> = record.images.iter().filter(|image| image.passed()).collect();
+    if json {
+        print!("{}", record.json()?);
+    } else {
+        for image in &passed {
+            println!("{}@{}", image.name, image.digest);
+        }
+    }
+    let standin = record.images.iter().any(|image| image.base.source == SourceRecord::Standin);
+    let note = if standin { ", built on a stand-in: not for publishing" } else { "" };
+    let count = if plan.suite == SuiteChoice::None {
+        format!("{} images, not judged (--suite none)", record.images.len())
+    } else {
+        format!("{} of {} images passed", passed.len(), record.images.len())
+    };
+    session.progress.note("recorded", plan.folders.out.join("digests.json").display(), format!("{count}{note}"));
+    let outcomes: Vec<_> = record.images.iter().flat_map(ImageRecord::outcomes).flatten().collect();
+    Ok(if outcomes.contains(&Verdict::Failed) {
+        Outcome::ImageFailed
+    } else if outcomes.contains(&Verdict::NotJudged) {
+        Outcome::NotJudged
+    } else {
+        Outcome::Done
+    })
+}
+
+/// Unpacking keeps owners and device nodes, and the engine makes namespaces: both need root. Tools are asked for before the work begins.
+fn require_root(plan: &Plan) -> Result<()> {
+    let uid = rustix::process::geteuid();
+    ensure!(
+        uid.is_root(),
+        "build images: expected root (to unpack images with their owners, and to run them in namespaces), found uid {}\n\
+         hint: run it as root, on a virtual machine if this one is precious",
+        uid.as_raw()
+    );
+    if plan.suite != SuiteChoice::None {
+        for tool in ["unshare", "nsenter", "tini-static"] {
+            setup::require(tool)?;
+        }
+    }
+    Ok(())
+}
+
+/// One run at a time works in a cache; the others wait for it.
+fn take_turn(plan: &Plan, session: &Session) -> Result<File> {
+    fs::create_dir_all(&plan.folders.cache).with_context(|| format!("make {}", plan.folders.cache.display()))?;
+    fs::create_dir_all(&plan.folders.out).with_context(|| format!("make {}", plan.folders.out.display()))?;
+    let path = plan.folders.cached("lock");
+    let file = File::create(&path).with_context(|| format!("make {}", path.display()))?;
+    let mut told = false;
+    loop {
+        match file.try_lock() {
+            Ok(()) => return Ok(file),
+            Err(TryLockError::WouldBlock) if !told => {
+                session.progress.note("waiting", plan.folders.cache.display(), "for another run that uses this cache");
+                told = true;
+            }
+            Err(TryLockError::WouldBlock) => std::thread::sleep(LOCK_INTERVAL),
+            Err(TryLockError::Error(error)) => return Err(error).with_context(|| format!("lock {}", path.display())),
+        }
+        session.interrupt.check()?;
+    }
+}

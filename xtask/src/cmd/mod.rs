@@ -1,0 +1,45 @@
+//! One file per subcommand. Each turns its arguments into stages and the stages' result into an outcome.
+
+mod build_images;
+mod build_init;
+pub mod setup;
+mod test;
+
+use anyhow::Result;
+use oci::Interrupt;
+
+use crate::args::Command;
+use crate::plan::Facts;
+use crate::progress::Progress;
+
+/// What every command is given.
+#[derive(Debug)]
+pub struct Session {
+    /// What the process was given besides its arguments.
+    pub facts: Facts,
+    /// Where progress goes.
+    pub progress: Progress,
+    /// Set once the user wants to stop.
+    pub interrupt: Interrupt,
+}
+
+/// How a command ended, when it ended without an error. The exit codes are a contract: 0, 1 and 2.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Outcome {
+    /// Done, and every image that was to be judged passed: 0.
+    Done,
+    /// An image failed its judgement: 1.
+    ImageFailed,
+    /// An image could not be judged: 2.
+    NotJudged,
+}
+
+/// Runs a command.
+pub fn run(command: &Command, session: &Session) -> Result<Outcome> {
+    match command {
+        Command::Setup => setup::run(session),
+        Command::BuildImages(args) => build_images::run(args, session),
+        Command::BuildInit(args) => build_init::run(args, session),
+        Command::Test => test::run(session),
+    }
+}

@@ -1,0 +1,13 @@
+//! The pipeline's command line: definitions to plan to images to verdicts to the record. See ARCHITECTURE.md for the map.
+
+pub mod args;
+pub mod cmd;
+pub mod elf;
+pub mod lock;
+pub mod plan;
+pub mod progress;
+pub mod record;
+pub mod spec;
+pub mod stages;
+pub mod standin;
+mod yaml;

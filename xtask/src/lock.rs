@@ -1,0 +1,136 @@
+//! `bases.lock`: which digests a base had when it was locked. Never resolves anything; `stages::base` asks the registry.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::{ErrorKind, Write};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, ensure};
+use oci::{Digest, Platform, Reference};
+use serde::{Deserialize, Serialize};
+
+use crate::yaml;
+
+/// More than this is no lock file.
+const LOCK_BYTES_MAX: u64 = 1024 * 1024;
+
+const HEAD: &str = "\
+# The digests of the bases, as Cargo.lock is for crates. A missing entry is resolved once and written by `cargo xtask build-images`;
+# `--locked` refuses that. `index` is the digest of the multi-platform index (or of the manifest, where the base has no index);
+# `platforms` are those of its children: the two are never compared with each other.
+";
+
+/// The lock file: one entry per base reference.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Lock {
+    path: PathBuf,
+    bases: BTreeMap<String, LockedBase>,
+}
+
+/// The digests of one base.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LockedBase {
+    /// What the tag named: the index, or the manifest where there is no index.
+    pub index: Digest,
+    /// The index's children, by platform.
+    #[serde(default)]
+    pub platforms: BTreeMap<Platform, Digest>,
+}
+
+impl Lock {
+    /// Reads the lock file; one that does not exist is empty. Error: an unknown or doubled key, or a digest that is none.
+    pub fn read(path: &Path) -> Result<Self> {
+        let text = match fs::metadata(path) {
+            Err(error) if error.kind() == ErrorKind::NotFound => String::new(),
+            Err(error) => return Err(error).with_context(|| format!("read {}", path.display())),
+            Ok(file) => {
+                let size = file.len();
+                ensure!(size <= LOCK_BYTES_MAX, "read {}: expected at most {LOCK_BYTES_MAX} bytes, found {size}", path.display());
+                fs::read_to_string(path).with_context(|| format!("read {}", path.display()))?
+            }
+        };
+        let bases = Self::parse(&text).with_context(|| format!("read {}", path.display()))?;
+        Ok(Self { path: path.to_owned(), bases })
+    }
+
+    fn parse(text: &str) -> Result<BTreeMap<String, LockedBase>> {
+        // A file of comments alone is YAML's null.
+        let bases: Option<BTreeMap<String, LockedBase>> = yaml::parse(text)?;
+        let bases = bases.unwrap_or_default();
+        for (name, locked) in &bases {
+            let reference = Reference::parse(name)?;
+            ensure!(reference.to_string() == *name, "expected the full reference `{reference}`, found `{name}`");
+            if let Reference::Pinned(pinned) = reference {
+                ensure!(
+                    pinned.digest == locked.index,
+                    "lock {name}: expected the index that the reference names, found {}",
+                    locked.index
+                );
+            }
+        }
+        Ok(bases)
+    }
+
+    /// The entry of a base.
+    pub fn get(&self, base: &Reference) -> Option<&LockedBase> {
+        self.bases.get(&base.to_string())
+    }
+
+    /// Adds or completes an entry and writes the file anew, whole or not at all.
+    pub fn insert(&mut self, base: &Reference, locked: LockedBase) -> Result<()> {
+        self.bases.insert(base.to_string(), locked);
+        let body = serde_yaml::to_string(&self.bases).context("print the lock")?;
+        let folder = self.path.parent().context("write the lock: it has no folder")?;
+        let temporary = folder.join(".bases.lock.new");
+        let written = fs::File::create(&temporary)
+            .and_then(|mut file| {
+                file.write_all(HEAD.as_bytes())?;
+                file.write_all(body.as_bytes())?;
+                file.sync_all()
+            })
+            .and_then(|()| fs::rename(&temporary, &self.path));
+        written.with_context(|| format!("write {}", self.path.display()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const INDEX: &str = "sha256:85a1b877d0f59fd6c7eebaff67436e26f460347a79229cf054dbbe8d5ae9f936";
+    const AMD64: &str = "sha256:4133b890fa579cd7b44dbe4c128d1a710e449e20f1e04f9cf7182d71c61f5e20";
+
+    fn check_refused(text: &str, expected: &str) {
+        let error = format!("{:#}", Lock::parse(text).expect_err(text));
+        assert!(error.contains(expected), "{text}\n  expected {expected}\n  found    {error}");
+    }
+
+    #[test]
+    fn an_entry_survives_being_written_and_read() {
+        let folder = tempfile::tempdir().expect("make a folder");
+        let path = folder.path().join("bases.lock");
+        let mut lock = Lock::read(&path).expect("a missing file is an empty lock");
+        let base = Reference::parse("docker:20-dind").expect("a reference");
+        let platform = Platform::parse("linux/amd64").expect("a platform");
+        let locked = LockedBase {
+            index: Digest::parse(INDEX).expect("a digest"),
+            platforms: BTreeMap::from([(platform, Digest::parse(AMD64).expect("a digest"))]),
+        };
+        lock.insert(&base, locked.clone()).expect("write the lock");
+        let read = Lock::read(&path).expect("read it back");
+        assert_eq!(read, lock);
+        assert_eq!(read.get(&base), Some(&locked));
+    }
+
+    #[test]
+    fn what_is_not_a_lock_is_refused_with_its_reason() {
+        check_refused("docker:20-dind:\n  index: x\n", "x");
+        check_refused(&format!("docker:20-dind:\n  index: {INDEX}\n"), "docker.io/library/docker:20-dind");
+        check_refused(&format!("docker.io/library/docker:20-dind:\n  index: {INDEX}\n  platform: {{}}\n"), "unknown field `platform`");
+        let entry = format!("docker.io/library/docker:20-dind:\n  index: {INDEX}\n");
+        check_refused(&format!("{entry}{entry}"), "duplicate");
+        check_refused(&format!("docker.io/library/docker:20-dind@{AMD64}:\n  index: {INDEX}\n"), "expected the index that the reference names");
+        check_refused("docker.io/library/docker:20-dind:\n  index: sha256:85A1\n", "sha256:85A1");
+    }
+}

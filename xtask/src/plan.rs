@@ -1,0 +1,179 @@
+//! Everything that is decided before any I/O beyond reading the definitions and the lock: which images, bases, platforms, folders.
+//! Never touches the network, the engine or the clock.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail, ensure};
+use oci::{Platform, Reference};
+use serde::Serialize;
+
+use crate::args::{BaseChoice, BuildImages, EngineChoice, SuiteChoice};
+use crate::lock::{Lock, LockedBase};
+use crate::spec::{ImageSpec, read_definitions};
+
+/// What the process was given besides its arguments; gathered once, in `main`.
+#[derive(Debug, Clone)]
+pub struct Facts {
+    /// The repository.
+    pub root: PathBuf,
+    /// The folder that relative paths on the command line start from.
+    pub cwd: PathBuf,
+    /// The platform that this machine runs.
+    pub host: Platform,
+    /// SOURCE_DATE_EPOCH as it was found in the environment.
+    pub source_date_epoch: Option<String>,
+}
+
+/// The folders of a run.
+#[derive(Debug, Clone, Serialize)]
+pub struct Folders {
+    /// The image definitions.
+    pub definitions: PathBuf,
+    /// Layouts and records.
+    pub out: PathBuf,
+    /// What can be made again: blobs, stand-ins, unpacked images, verdicts.
+    pub cache: PathBuf,
+}
+
+/// One image to build.
+#[derive(Debug, Clone, Serialize)]
+pub struct PlannedImage {
+    /// Its definition.
+    pub spec: ImageSpec,
+    /// Its base, parsed.
+    #[serde(serialize_with = "as_text")]
+    pub base: Reference,
+    /// The lock's entry for the base; none: the registry is asked, and the answer locked.
+    pub locked: Option<LockedBase>,
+    /// The platforms to build, each as the definition spells it.
+    pub platforms: Vec<Platform>,
+}
+
+/// The whole run.
+#[derive(Debug, Clone, Serialize)]
+pub struct Plan {
+    /// The images, sorted by name.
+    pub images: Vec<PlannedImage>,
+    /// Where bases come from.
+    #[serde(serialize_with = "as_value")]
+    pub base: BaseChoice,
+    /// Registries that are asked elsewhere.
+    pub mirrors: Vec<(String, String)>,
+    /// Registries that are spoken to in plain http.
+    pub insecure: Vec<String>,
+    /// The lock may not be added to.
+    pub locked: bool,
+    /// Only the cache may be used.
+    pub offline: bool,
+    /// How the images are run.
+    #[serde(serialize_with = "as_value")]
+    pub engine: EngineChoice,
+    /// How much of the suite judges them.
+    #[serde(serialize_with = "as_value")]
+    pub suite: SuiteChoice,
+    /// Nothing that was built or judged before counts.
+    pub fresh: bool,
+    /// The one clock: seconds since 1970; none: the base's created time.
+    pub source_date_epoch: Option<u64>,
+    /// Where things lie.
+    pub folders: Folders,
+}
+
+impl Plan {
+    /// Reads the definitions and the lock, and decides. Error: whatever of the arguments, definitions or lock cannot be carried out.
+    pub fn new(args: &BuildImages, facts: &Facts) -> Result<Self> {
+        let folders = Folders {
+            definitions: args.definitions.as_ref().map_or_else(|| facts.root.join("images"), |dir| facts.cwd.join(dir)),
+            out: args.out.as_ref().map_or_else(|| facts.root.join("target/images"), |dir| facts.cwd.join(dir)),
+            cache: cache(facts),
+        };
+        let specs = read_definitions(&folders.definitions)?;
+        let lock = Lock::read(&lock_path(&folders))?;
+        let images = select(specs, &args.images)?
+            .into_iter()
+            .map(|spec| plan_image(spec, &lock, args, &facts.host))
+            .collect::<Result<Vec<_>>>()?;
+        Ok(Self {
+            images,
+            base: args.base,
+            mirrors: args.mirror.clone(),
+            insecure: args.insecure.clone(),
+            locked: args.locked,
+            offline: args.offline,
+            engine: args.engine,
+            suite: args.suite,
+            fresh: args.fresh,
+            source_date_epoch: facts.source_date_epoch.as_deref().map(epoch).transpose()?,
+            folders,
+        })
+    }
+}
+
+/// Where the cache lies: what is there can be made again.
+pub fn cache(facts: &Facts) -> PathBuf {
+    facts.root.join("target/cache")
+}
+
+/// Where the lock lies.
+pub fn lock_path(folders: &Folders) -> PathBuf {
+    folders.definitions.join("bases.lock")
+}
+
+fn select(specs: Vec<ImageSpec>, names: &[String]) -> Result<Vec<ImageSpec>> {
+    for name in names {
+        if !specs.iter().any(|spec| spec.name == *name) {
+            let valid: Vec<_> = specs.iter().map(|spec| spec.name.as_str()).collect();
+            bail!("find image `{name}`: no such definition\nhint: the images are {}", valid.join(", "));
+        }
+    }
+    Ok(specs.into_iter().filter(|spec| names.is_empty() || names.contains(&spec.name)).collect())
+}
+
+fn plan_image(spec: ImageSpec, lock: &Lock, args: &BuildImages, host: &Platform) -> Result<PlannedImage> {
+    let base = spec.base()?;
+    let locked = lock.get(&base).cloned();
+    ensure!(
+        locked.is_some() || !args.locked || args.base == BaseChoice::Standin,
+        "plan {}: base {base} is not in bases.lock, and --locked forbids to add it\nhint: run once without --locked",
+        spec.name
+    );
+    let wanted = if args.platform.is_empty() { std::slice::from_ref(host) } else { &args.platform };
+    let platforms = wanted.iter().map(|platform| listed(platform, &spec)).collect::<Result<Vec<_>>>()?;
+    Ok(PlannedImage { base, locked, platforms, spec })
+}
+
+/// The definition's spelling of a wanted platform: `linux/arm64` finds `linux/arm64/v8`.
+fn listed(wanted: &Platform, spec: &ImageSpec) -> Result<Platform> {
+    let found = spec.platforms.iter().find(|listed| listed.with_default_variant() == wanted.with_default_variant());
+    found.cloned().with_context(|| {
+        let listed: Vec<_> = spec.platforms.iter().map(ToString::to_string).collect();
+        format!("plan {}: platform {wanted} is not in its definition\nhint: it lists {}", spec.name, listed.join(", "))
+    })
+}
+
+fn epoch(text: &str) -> Result<u64> {
+    text.parse().with_context(|| format!("read SOURCE_DATE_EPOCH: expected seconds since 1970, found `{text}`"))
+}
+
+fn as_text<S: serde::Serializer>(value: &Reference, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_str(value)
+}
+
+fn as_value<S: serde::Serializer>(value: &impl clap::ValueEnum, serializer: S) -> Result<S::Ok, S::Error> {
+    match value.to_possible_value() {
+        Some(value) => serializer.serialize_str(value.get_name()),
+        None => serializer.serialize_none(),
+    }
+}
+
+impl Folders {
+    /// The folder of an image's layout.
+    pub fn layout(&self, image: &str) -> PathBuf {
+        self.out.join(image)
+    }
+
+    /// A folder of the cache.
+    pub fn cached(&self, what: impl AsRef<Path>) -> PathBuf {
+        self.cache.join(what)
+    }
+}

@@ -1,0 +1,201 @@
+//! The record of a run: `digests.json` for the next tool, `digests.md` for people, `junit.xml` for continuous integration.
+//! Its schema is explained in images/README.md. Never decides anything: it writes down what the stages found.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::path::Path;
+
+use anyhow::{Context, Result};
+use oci::{Digest, Platform};
+use serde::{Deserialize, Serialize};
+use suite::{Outcome, Verdict};
+
+use crate::progress::size;
+use crate::spec::ImageSpec;
+use crate::stages::base::{FetchedBase, Source};
+use crate::stages::derive::DerivedImage;
+use crate::stages::init::StaticProgram;
+use crate::stages::memo::write_whole;
+
+/// Raised whenever a key changes its meaning or goes.
+const SCHEMA: u32 = 1;
+
+/// What a run built and judged.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Record {
+    /// The schema's number.
+    pub schema: u32,
+    /// The images, sorted by name.
+    pub images: Vec<ImageRecord>,
+    /// The files beside the record.
+    pub reports: Reports,
+}
+
+/// One image.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ImageRecord {
+    /// Its name.
+    pub name: String,
+    /// Its names in its layout.
+    pub tags: Vec<String>,
+    /// The index: what is published and promoted.
+    pub digest: Digest,
+    /// What it was derived from.
+    pub base: BaseRecord,
+    /// The platforms that were built.
+    pub platforms: BTreeMap<Platform, PlatformRecord>,
+}
+
+/// A base.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct BaseRecord {
+    /// Its full reference, or the stand-in's name.
+    pub name: String,
+    /// The base's index, or its manifest where it has no index.
+    pub digest: Digest,
+    /// Where it came from.
+    pub source: SourceRecord,
+    /// The Debian packages of a stand-in, as `name=version`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub packages: Vec<String>,
+}
+
+/// Where a base came from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum SourceRecord {
+    /// A registry.
+    Registry,
+    /// Debian's packages: such an image is not for publishing.
+    Standin,
+}
+
+/// One platform of an image.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct PlatformRecord {
+    /// The manifest: what was judged.
+    pub digest: Digest,
+    /// The configuration.
+    pub config: Digest,
+    /// Bytes of configuration and layers, as a registry stores them.
+    pub size: u64,
+    /// The base's manifest.
+    pub base: Digest,
+    /// The init in the layer.
+    pub init: InitRecord,
+    /// The suite's verdict; none: it was not asked.
+    pub verdict: Option<Verdict>,
+}
+
+/// An init.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct InitRecord {
+    /// SHA-256 of the file, in hexadecimal.
+    pub sha256: String,
+    /// Its bytes.
+    pub size: u64,
+}
+
+/// The files beside the record, relative to it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Reports {
+    /// The table of digests.
+    pub markdown: String,
+    /// The test cases.
+    pub junit: String,
+}
+
+impl ImageRecord {
+    /// Whether every platform was judged and passed.
+    pub fn passed(&self) -> bool {
+        self.outcomes().all(|outcome| outcome == Some(Outcome::Passed))
+    }
+
+    /// The platforms' outcomes; none: the suite was not asked.
+    pub fn outcomes(&self) -> impl Iterator<Item = Option<Outcome>> {
+        self.platforms.values().map(|platform| platform.verdict.as_ref().map(|verdict| verdict.outcome))
+    }
+
+    /// Puts down one image.
+    pub fn new(
+        spec: &ImageSpec,
+        base: &FetchedBase,
+        derived: &DerivedImage,
+        inits: &BTreeMap<Platform, StaticProgram>,
+        mut verdicts: BTreeMap<Platform, Verdict>,
+    ) -> Result<Self> {
+        let (source, packages) = match &base.source {
+            Source::Registry => (SourceRecord::Registry, Vec::new()),
+            Source::Standin { packages, .. } => (SourceRecord::Standin, packages.clone()),
+        };
+        let platforms = derived.platforms.iter().map(|(platform, image)| {
+            let (init, from) = inits.get(platform).zip(base.images.get(platform)).context("record a platform that was not built")?;
+            let record = PlatformRecord {
+                digest: image.manifest.digest(),
+                config: image.config.digest(),
+                size: image.blobs().map(|blob| blob.size).sum(),
+                base: from.manifest.digest(),
+                init: InitRecord { sha256: init.digest.hex(), size: init.size },
+                verdict: verdicts.remove(platform),
+            };
+            Ok((platform.clone(), record))
+        });
+        Ok(Self {
+            name: spec.name.clone(),
+            tags: spec.tags.clone(),
+            digest: derived.index.digest,
+            base: BaseRecord { name: base.name.clone(), digest: base.digest, source, packages },
+            platforms: platforms.collect::<Result<_>>()?,
+        })
+    }
+}
+
+impl Record {
+    /// A record of these images.
+    pub fn new(images: Vec<ImageRecord>) -> Self {
+        let reports = Reports { markdown: "digests.md".to_owned(), junit: "junit.xml".to_owned() };
+        Self { schema: SCHEMA, images, reports }
+    }
+
+    /// The record as JSON, with a last newline.
+    pub fn json(&self) -> Result<String> {
+        let mut text = serde_json::to_string_pretty(self).context("print the record")?;
+        text.push('\n');
+        Ok(text)
+    }
+
+    /// Writes the record and its reports below `out`, the record last.
+    pub fn write(&self, out: &Path) -> Result<()> {
+        let judged = self.images.iter().flat_map(|image| {
+            image.platforms.iter().filter_map(|(platform, record)| Some((format!("{} {platform}", image.name), record.verdict.clone()?)))
+        });
+        let judged: Vec<_> = judged.collect();
+        write_whole(&out.join(&self.reports.junit), suite::junit(&judged)?.as_bytes())?;
+        write_whole(&out.join(&self.reports.markdown), self.markdown().as_bytes())?;
+        write_whole(&out.join("digests.json"), self.json()?.as_bytes())
+    }
+
+    /// The table of digests and, below it, what each scenario showed.
+    pub fn markdown(&self) -> String {
+        let mut text = "| image | tags | platform | verdict | size | base | digest |\n|---|---|---|---|---|---|---|\n".to_owned();
+        for image in &self.images {
+            for (platform, record) in &image.platforms {
+                let base = match image.base.source {
+                    SourceRecord::Registry => image.base.name.clone(),
+                    SourceRecord::Standin => format!("{} (not for publishing)", image.base.name),
+                };
+                // Writing to a string cannot fail.
+                let _ = writeln!(
+                    text,
+                    "| {} | {} | {platform} | {} | {} | {base} | `{}` |",
+                    image.name,
+                    image.tags.join(", "),
+                    record.verdict.as_ref().map_or("not asked".to_owned(), |verdict| verdict.outcome.to_string()),
+                    size(record.size),
+                    record.digest
+                );
+            }
+        }
+        text
+    }
+}

@@ -1,0 +1,206 @@
+//! An image definition: one YAML file of `images/`, parsed into a type that cannot be wrong. Never reads the network or the clock.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+
+use anyhow::{Context, Result, bail, ensure};
+use oci::{Platform, Reference, Tagged};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::yaml;
+
+/// Where the init lies in every image: a folder that is real (no symlink) in every base and ahead of the daemons on PATH.
+pub const INIT_DIR: &str = "/usr/local/sbin";
+
+/// The init's path in every image.
+pub const INIT_PATH: &str = "/usr/local/sbin/dind-init";
+
+/// More than this is no image definition.
+const DEFINITION_BYTES_MAX: u64 = 64 * 1024;
+
+/// One image: what it is made from and what is changed. A key of the base's configuration that is not named here keeps the base's value.
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ImageSpec {
+    /// The image's name: its folder under `--out` and its name in the record. Equals the file's name.
+    pub name: String,
+    /// What the image is, in one line.
+    pub description: String,
+    /// The base: NAME:TAG, locked to a digest by bases.lock, or NAME[:TAG]@DIGEST.
+    pub base: String,
+    /// What stands in for the base where no registry can be reached.
+    pub standin: StandinSpec,
+    /// The platforms that the image is made for, such as linux/amd64.
+    #[schemars(with = "Vec<String>")]
+    pub platforms: Vec<Platform>,
+    /// The tags that name the image in its layout.
+    pub tags: Vec<String>,
+    /// The daemon that the image runs, and so the scenarios that judge it.
+    pub runs: Daemon,
+    /// The programs that the init guards by name: each becomes a link to it, ahead of the real one on PATH.
+    pub guards: Vec<String>,
+    /// The paths that are carved out of the base into one layer; absent: the whole base, its layers untouched.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub carve: Option<CarveSpec>,
+    /// The entrypoint; its first word is the init.
+    pub entrypoint: Vec<String>,
+    /// The default arguments; an empty list clears them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cmd: Option<Vec<String>>,
+    /// The base's environment variables that stay; absent: all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub keep_env: Option<Vec<String>>,
+    /// Environment variables that are set.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub env: BTreeMap<String, String>,
+    /// The volumes; an empty list removes them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub volumes: Option<Vec<String>>,
+    /// The exposed ports, such as 2375/tcp; an empty list removes them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ports: Option<Vec<String>>,
+}
+
+/// The stand-in of a base, built from Debian's packages.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct StandinSpec {
+    /// The Debian release.
+    pub suite: Suite,
+    /// Which entrypoint script it has.
+    pub flavour: Flavour,
+}
+
+/// A Debian release that packages Docker.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum Suite {
+    /// Debian 12: dockerd 20.10.24, containerd 1.6.20, runc 1.1.5.
+    Bookworm,
+}
+
+impl std::fmt::Display for Suite {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Bookworm => "bookworm",
+        })
+    }
+}
+
+/// The two histories of the official entrypoint script.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum Flavour {
+    /// Before docker-library/docker#319, as in the report: dockerd is PID 1.
+    Pre,
+    /// Since then: the script puts docker-init above dockerd, and above nothing else.
+    Post,
+}
+
+/// The daemon that an image runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum Daemon {
+    /// dockerd, which starts containerd itself.
+    Dockerd,
+    /// containerd alone.
+    Containerd,
+}
+
+/// What is carved out of the base. A path that ends in `/` brings everything below it; a folder named without brings only itself.
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct CarveSpec {
+    /// Absolute paths that must be there; programs bring their interpreters and libraries.
+    pub required: Vec<String>,
+    /// Absolute paths that are taken where the base has them.
+    #[serde(default)]
+    pub optional: Vec<String>,
+}
+
+impl ImageSpec {
+    /// Parses and checks one definition. `stem` is the file's name without `.yaml`. Error: the key that is wrong and what was expected.
+    pub fn parse(stem: &str, text: &str) -> Result<Self> {
+        let spec: Self = yaml::parse(text).with_context(|| format!("read image definition {stem}.yaml"))?;
+        spec.check(stem).with_context(|| format!("check image definition {stem}.yaml"))?;
+        Ok(spec)
+    }
+
+    /// The base as a reference; `parse` has checked it.
+    pub fn base(&self) -> Result<Reference> {
+        Reference::parse(&self.base).context("base")
+    }
+
+    fn check(&self, stem: &str) -> Result<()> {
+        ensure!(self.name == stem, "name: expected the file's name `{stem}`, found `{}`", self.name);
+        ensure!(
+            !self.name.is_empty() && self.name.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-'),
+            "name: expected lower-case letters, digits and `-`, found `{}`",
+            self.name
+        );
+        self.base()?;
+        ensure!(!self.platforms.is_empty(), "platforms: expected at least one, found none");
+        ensure!(!self.tags.is_empty(), "tags: expected at least one, found none");
+        for tag in &self.tags {
+            Tagged::parse(&format!("{}:{tag}", self.name)).with_context(|| format!("tags: read `{tag}`"))?;
+        }
+        match self.entrypoint.first() {
+            None => bail!("entrypoint: expected {INIT_PATH} and its arguments, found an empty list"),
+            Some(first) if first != INIT_PATH => bail!("entrypoint: expected {INIT_PATH} as the first word, found `{first}`"),
+            Some(_) => {}
+        }
+        for guard in &self.guards {
+            ensure!(
+                matches!(guard.as_str(), "dockerd" | "containerd"),
+                "guards: expected dockerd or containerd (the names that the init guards), found `{guard}`"
+            );
+        }
+        let carved = self.carve.iter().flat_map(|carve| carve.required.iter().chain(&carve.optional));
+        for path in carved.chain(self.volumes.iter().flatten()) {
+            ensure!(
+                path.starts_with('/') && !path.split('/').any(|part| part == ".."),
+                "expected an absolute path without `..`, found `{path}`"
+            );
+        }
+        for variable in self.env.keys().chain(self.keep_env.iter().flatten()) {
+            ensure!(!variable.is_empty() && !variable.contains('='), "env: expected a variable's name, found `{variable}`");
+        }
+        Ok(())
+    }
+}
+
+/// Reads every `*.yaml` of a folder, sorted by name. Error: the folder or a definition cannot be read, or none is there.
+pub fn read_definitions(folder: &Path) -> Result<Vec<ImageSpec>> {
+    let listing = fs::read_dir(folder).with_context(|| format!("read image definitions in {}", folder.display()))?;
+    let mut files = Vec::new();
+    for entry in listing {
+        let path = entry.with_context(|| format!("list {}", folder.display()))?.path();
+        if path.extension().is_some_and(|extension| extension == "yaml") {
+            files.push(path);
+        }
+    }
+    files.sort();
+    ensure!(!files.is_empty(), "read image definitions in {}: expected *.yaml files, found none", folder.display());
+    files.iter().map(|path| read_definition(path)).collect()
+}
+
+fn read_definition(path: &Path) -> Result<ImageSpec> {
+    let size = fs::metadata(path).with_context(|| format!("read {}", path.display()))?.len();
+    ensure!(
+        size <= DEFINITION_BYTES_MAX,
+        "read {}: expected at most {DEFINITION_BYTES_MAX} bytes, found {size}",
+        path.display()
+    );
+    let text = fs::read_to_string(path).with_context(|| format!("read {}", path.display()))?;
+    let stem = path.file_stem().and_then(|stem| stem.to_str()).context("read image definition: file name is not UTF-8")?;
+    ImageSpec::parse(stem, &text)
+}
+
+/// The JSON Schema of a definition, as editors read it from `images/schema.json`.
+pub fn json_schema() -> Result<String> {
+    let mut text = serde_json::to_string_pretty(&schemars::schema_for!(ImageSpec)).context("print the JSON Schema")?;
+    text.push('\n');
+    Ok(text)
+}

@@ -1,0 +1,264 @@
+//! The base: pulled by its locked digest, or built from Debian's packages where no registry can be reached. What it gives is the same
+//! either way: manifests and configurations, with every blob in a layout of the cache.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+
+use anyhow::{Context, Result, bail, ensure};
+use oci::manifest::MANIFEST_BYTES_MAX;
+use oci::{Client, Descriptor, Digest, Document, Family, ImageConfig, Index, Layout, Manifest, Options, Platform, Reference, Timestamp};
+
+use crate::args::BaseChoice;
+use crate::cmd::Session;
+use crate::lock::{Lock, LockedBase};
+use crate::plan::{Plan, PlannedImage, lock_path};
+use crate::progress::{Stage, size};
+use crate::spec::{StandinSpec, Suite};
+use crate::standin::{Request, Standin};
+
+/// A base whose manifests, configurations and blobs are at hand.
+#[derive(Debug, Clone)]
+pub struct FetchedBase {
+    /// The reference that the definition names.
+    pub name: String,
+    /// The digest of its index, or of its manifest where it has no index.
+    pub digest: Digest,
+    /// Where it came from.
+    pub source: Source,
+    /// What was asked of it, by platform.
+    pub images: BTreeMap<Platform, Image>,
+}
+
+/// An image of one platform: a base, or what is derived from it.
+#[derive(Debug, Clone)]
+pub struct Image {
+    /// Its manifest, as received or derived.
+    pub manifest: Manifest,
+    /// Its configuration, as received or derived.
+    pub config: ImageConfig,
+    /// The layout that holds its blobs.
+    pub layout: Layout,
+}
+
+/// Where a base came from.
+#[derive(Debug, Clone)]
+pub enum Source {
+    /// A registry, or the cache of what it gave.
+    Registry,
+    /// Debian's packages.
+    Standin {
+        /// The packages that went in, as `name=version`.
+        packages: Vec<String>,
+        /// The flavour in which nothing reaps, by platform: the suite's control.
+        bare: BTreeMap<Platform, Image>,
+    },
+}
+
+impl Image {
+    /// Reads an image from a layout. Error: a blob is missing or damaged, or a document is malformed.
+    pub fn read(layout: &Layout, manifest: &Descriptor) -> Result<Self> {
+        let manifest = Manifest::parse(layout.bytes(manifest)?)?;
+        let config = ImageConfig::parse(layout.bytes(manifest.config())?)?;
+        Ok(Self { manifest, config, layout: layout.clone() })
+    }
+
+    /// The blobs that the manifest names: configuration and layers.
+    pub fn blobs(&self) -> impl Iterator<Item = &Descriptor> {
+        std::iter::once(self.manifest.config()).chain(self.manifest.layers())
+    }
+
+    /// When the image says that it was made: the default of SOURCE_DATE_EPOCH.
+    pub fn created(&self) -> Result<Timestamp> {
+        self.config.created().context("read the base's configuration: it has no created time\nhint: set SOURCE_DATE_EPOCH")
+    }
+}
+
+/// Gets the base of an image for every planned platform. Error: the registry's or the stand-in's; with `--base auto`, only that no
+/// registry can be reached leads to the stand-in.
+pub fn fetch(image: &PlannedImage, plan: &Plan, session: &Session) -> Result<FetchedBase> {
+    match plan.base {
+        BaseChoice::Registry => from_registry(image, plan, session),
+        BaseChoice::Standin => from_standin(image, plan, session),
+        BaseChoice::Auto => match from_registry(image, plan, session) {
+            Err(error) => {
+                let Some(reason) = unreachable_reason(&error) else { return Err(error) };
+                session.progress.note("base", &image.base, format!("no registry reachable ({reason})"));
+                from_standin(image, plan, session)
+            }
+            fetched => fetched,
+        },
+    }
+}
+
+fn unreachable_reason(error: &anyhow::Error) -> Option<String> {
+    error.chain().find_map(|cause| match cause.downcast_ref() {
+        Some(oci::Error::Unreachable { reason, .. }) => Some(reason.clone()),
+        _ => None,
+    })
+}
+
+fn from_registry(image: &PlannedImage, plan: &Plan, session: &Session) -> Result<FetchedBase> {
+    let stage = session.progress.stage("base", &image.base);
+    let layout = Layout::open_or_create(&plan.folders.cached("bases"))?;
+    let options =
+        Options { mirrors: plan.mirrors.clone(), insecure: plan.insecure.clone(), interrupt: session.interrupt.clone(), ..Options::default() };
+    let client = if plan.offline { None } else { Some(Client::new(options)?) };
+    let registry = Registry { image, client, layout, stage: &stage };
+    let (document, mut locked) = registry.resolve()?;
+    let mut images = BTreeMap::new();
+    for platform in &image.platforms {
+        let fetched = registry
+            .image(&document, platform, &locked)
+            .with_context(|| format!("fetch base {} for {platform}", image.base))?;
+        if matches!(document, Document::Index(_)) {
+            locked.platforms.insert(platform.clone(), fetched.manifest.digest());
+        }
+        images.insert(platform.clone(), fetched);
+    }
+    if image.locked.as_ref() != Some(&locked) {
+        remember(image, plan, locked)?;
+    }
+    let total: u64 = images.values().flat_map(|image| image.manifest.layers()).map(|layer| layer.size).sum();
+    let base = FetchedBase {
+        name: image.base.to_string(),
+        digest: document.digest(),
+        source: Source::Registry,
+        images,
+    };
+    stage.done(format!("{} ({})", base.digest, size(total)));
+    Ok(base)
+}
+
+/// Adds to the lock what was resolved. `plan` has refused a missing base under `--locked`; a missing platform is refused here.
+fn remember(image: &PlannedImage, plan: &Plan, locked: LockedBase) -> Result<()> {
+    ensure!(
+        !plan.locked,
+        "lock {}: its entry lacks a platform, and --locked forbids to add it\nhint: run once without --locked",
+        image.base
+    );
+    Lock::read(&lock_path(&plan.folders))?.insert(&image.base, locked)
+}
+
+/// A registry with its cache in front; `client` is none under `--offline`.
+struct Registry<'a> {
+    image: &'a PlannedImage,
+    client: Option<Client>,
+    layout: Layout,
+    stage: &'a Stage<'a>,
+}
+
+impl Registry<'_> {
+    /// What the base's reference names: by the lock, by its own digest, or, once, by asking for its tag.
+    fn resolve(&self) -> Result<(Document, LockedBase)> {
+        if let Some(locked) = &self.image.locked {
+            return Ok((self.document(&locked.index)?, locked.clone()));
+        }
+        let document = match &self.image.base {
+            Reference::Pinned(pinned) => self.document(&pinned.digest)?,
+            Reference::Tagged(tagged) => {
+                let document = self.client()?.resolve(tagged).with_context(|| format!("resolve base {tagged}"))?;
+                self.keep(&document)?;
+                document
+            }
+        };
+        let locked = LockedBase { index: document.digest(), platforms: BTreeMap::new() };
+        Ok((document, locked))
+    }
+
+    fn image(&self, document: &Document, platform: &Platform, locked: &LockedBase) -> Result<Image> {
+        let manifest = match document {
+            Document::Manifest(manifest) => manifest.clone(),
+            Document::Index(index) => {
+                let child = index.select(platform)?;
+                if let Some(expected) = locked.platforms.get(platform) {
+                    ensure!(
+                        child.digest == *expected,
+                        "compare with bases.lock: expected {expected}, found {} in index {}\nhint: the lock's entry mixes two images; \
+                         remove it and run again to resolve it anew",
+                        child.digest,
+                        index.digest()
+                    );
+                }
+                match self.document(&child.digest)? {
+                    Document::Manifest(manifest) => manifest,
+                    Document::Index(_) => bail!("read {}: expected a manifest, found an index within the index", child.digest),
+                }
+            }
+        };
+        for blob in std::iter::once(manifest.config()).chain(manifest.layers()) {
+            if !self.layout.has(blob) {
+                self.client()?.blob(self.image.base.repository(), blob, &self.layout, self.stage)?;
+            }
+        }
+        let config = ImageConfig::parse(self.layout.bytes(manifest.config())?)?;
+        ensure!(
+            config.platform().with_default_variant() == platform.with_default_variant(),
+            "check the base's configuration: expected platform {platform}, found {}",
+            config.platform()
+        );
+        Ok(Image { manifest, config, layout: self.layout.clone() })
+    }
+
+    /// A manifest or index by digest, from the cache where it is there.
+    fn document(&self, digest: &Digest) -> Result<Document> {
+        let path = self.layout.blob_path(digest);
+        let small = fs::metadata(&path).is_ok_and(|file| file.len() <= MANIFEST_BYTES_MAX);
+        if small {
+            let bytes = fs::read(&path).with_context(|| format!("read {}", path.display()))?;
+            if Digest::of(&bytes) == *digest {
+                return Ok(Document::parse(bytes)?);
+            }
+        }
+        let document = self.client()?.manifest(self.image.base.repository(), digest)?;
+        self.keep(&document)?;
+        Ok(document)
+    }
+
+    fn keep(&self, document: &Document) -> Result<()> {
+        self.layout.put(&document.descriptor().media_type, document.bytes())?;
+        Ok(())
+    }
+
+    fn client(&self) -> Result<&Client> {
+        self.client.as_ref().with_context(|| {
+            format!("fetch base {}: it is not in the cache, and --offline forbids to ask for it\nhint: run once without --offline", self.image.base)
+        })
+    }
+}
+
+fn from_standin(image: &PlannedImage, plan: &Plan, session: &Session) -> Result<FetchedBase> {
+    let StandinSpec { suite, flavour } = image.spec.standin;
+    let (mut images, mut bare, mut packages) = (BTreeMap::new(), BTreeMap::new(), Vec::new());
+    for platform in &image.platforms {
+        let built = standin(suite, platform, &plan.folders.cache, session)?;
+        let layout = Layout::open(&built.layout)?;
+        images.insert(platform.clone(), Image::read(&layout, built.manifest(flavour))?);
+        bare.insert(platform.clone(), Image::read(&layout, &built.pre)?);
+        packages = built.packages.iter().map(|(name, version)| format!("{name}={version}")).collect();
+    }
+    let children: Vec<_> =
+        images.iter().map(|(platform, image)| image.manifest.descriptor().with_platform(platform.clone())).collect();
+    Ok(FetchedBase {
+        name: format!("stand-in:{}", crate::standin::tag(flavour)),
+        digest: Index::new(Family::Oci, &children)?.digest(),
+        source: Source::Standin { packages, bare },
+        images,
+    })
+}
+
+/// Builds, or finds, the stand-in of one platform, as a stage.
+pub fn standin(suite: Suite, platform: &Platform, cache: &Path, session: &Session) -> Result<Standin> {
+    let stage = session.progress.stage("base", "stand-in");
+    let request = Request { suite, platform: platform.clone() };
+    let built = crate::standin::build(&cache.join("standin"), &request, &session.interrupt, &mut |doing| stage.doing(doing))?;
+    let versions = &built.versions;
+    stage.done(format!(
+        "Debian {suite}, dockerd {}, containerd {}, runc {}{}",
+        versions.dockerd,
+        versions.containerd,
+        versions.runc,
+        if built.cached { ", as before" } else { "" }
+    ));
+    Ok(built)
+}

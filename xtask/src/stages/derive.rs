@@ -1,0 +1,277 @@
+//! Deriving: the base plus one layer and a few edited keys of its configuration. The base's own bytes are linked, not copied or changed.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail, ensure};
+use oci::{Descriptor, Digest, Family, History, Index, Interrupt, Layout, Permissions, Platform, Timestamp};
+use serde::Serialize;
+
+use super::base::{FetchedBase, Image};
+use super::carve;
+use super::contents::{self, Contents, Entry};
+use super::init::StaticProgram;
+use super::memo::{self, Memo};
+use super::rootfs;
+use crate::cmd::Session;
+use crate::plan::{Plan, PlannedImage};
+use crate::progress::size;
+use crate::spec::{INIT_DIR, INIT_PATH, ImageSpec};
+
+/// A derived image: an index in a layout of its own, with every platform that was built.
+#[derive(Debug, Clone)]
+pub struct DerivedImage {
+    /// The index that the image's tags name.
+    pub index: Descriptor,
+    /// The platforms.
+    pub platforms: BTreeMap<Platform, Image>,
+    /// Where it lies.
+    pub layout: Layout,
+}
+
+/// What one platform is derived from.
+#[derive(Debug)]
+pub struct Ingredients<'a> {
+    /// The base's image of this platform.
+    pub image: &'a Image,
+    /// The init of this platform.
+    pub init: &'a StaticProgram,
+    /// The base, unpacked: what is carved, and what proves that the layer fits.
+    pub rootfs: &'a Path,
+    /// SOURCE_DATE_EPOCH, which then is the image's created time too; none: the base's time, and its text stays.
+    pub created: Option<Timestamp>,
+}
+
+/// What decides a derived image's bytes.
+#[derive(Serialize)]
+struct Inputs<'a> {
+    spec: &'a ImageSpec,
+    base: (&'a str, Digest),
+    platforms: Vec<(&'a Platform, Digest, Digest)>,
+    source_date_epoch: Option<u64>,
+    code: Digest,
+}
+
+/// Derives an image for every planned platform, or finds that it lies there already, made of the same inputs.
+pub fn stage(
+    image: &PlannedImage,
+    base: &FetchedBase,
+    inits: &BTreeMap<Platform, StaticProgram>,
+    plan: &Plan,
+    session: &Session,
+) -> Result<DerivedImage> {
+    let stage = session.progress.stage("derive", &image.spec.name);
+    let layout = Layout::open_or_create(&plan.folders.layout(&image.spec.name))?;
+    let mut platforms = Vec::new();
+    for platform in &image.platforms {
+        let (init, from) = inits.get(platform).zip(base.images.get(platform)).context("derive a platform that was not fetched")?;
+        platforms.push((platform, from.manifest.digest(), init.digest));
+    }
+    let inputs = Inputs {
+        spec: &image.spec,
+        base: (&base.name, base.digest),
+        platforms,
+        source_date_epoch: plan.source_date_epoch,
+        code: memo::sources(&session.facts.root, &["oci/src", "xtask/src"])?,
+    };
+    let memo = Memo::new(&plan.folders.cache, "derive");
+    if !plan.fresh
+        && let Some(before) = memo.get::<Digest>(&inputs)?
+        && let Some(derived) = read_back(&layout, before)?
+    {
+        stage.done("unchanged: same base, init and definition as before");
+        return Ok(derived);
+    }
+    let mut images = BTreeMap::new();
+    for platform in &image.platforms {
+        let from = &base.images[platform];
+        stage.doing("unpacking the base");
+        let rootfs = rootfs::unpacked(from, &plan.folders.cache, &session.interrupt)?;
+        stage.doing("writing the layer");
+        let created = plan.source_date_epoch.map(Timestamp::from_epoch).transpose()?;
+        let ingredients = Ingredients { image: from, init: &inits[platform], rootfs: &rootfs, created };
+        images.insert(platform.clone(), derive(&image.spec, base, &ingredients, &layout, &session.interrupt)?);
+    }
+    let derived = index(&image.spec, images, layout)?;
+    memo.put(&inputs, &derived.index.digest)?;
+    stage.done(describe(&derived, &image.spec));
+    Ok(derived)
+}
+
+fn describe(derived: &DerivedImage, spec: &ImageSpec) -> String {
+    let layers = derived.platforms.values().filter_map(|image| image.manifest.layers().last());
+    let bytes: u64 = layers.map(|layer| layer.size).sum();
+    let mut changed = vec!["Entrypoint"];
+    changed.extend(spec.cmd.is_some().then_some("Cmd"));
+    changed.extend((spec.keep_env.is_some() || !spec.env.is_empty()).then_some("Env"));
+    changed.extend(spec.volumes.is_some().then_some("Volumes"));
+    changed.extend(spec.ports.is_some().then_some("ExposedPorts"));
+    let what = if spec.carve.is_some() { "carved into 1 layer" } else { "1 layer added" };
+    format!("{what}, {}; {} changed", size(bytes), changed.join(", "))
+}
+
+/// Derives one platform into `layout`. Error: the base does not fit (see [`prove`]), or a file or the layout cannot be read or written.
+pub fn derive(
+    spec: &ImageSpec,
+    base: &FetchedBase,
+    from: &Ingredients<'_>,
+    layout: &Layout,
+    interrupt: &Interrupt,
+) -> Result<Image> {
+    prove(spec, from.rootfs, from.image.config.path())?;
+    let mut contents = match &spec.carve {
+        Some(carve) => carve::carve(from.rootfs, carve)?,
+        None => Contents::new(),
+    };
+    add_init(&mut contents, spec, from.init)?;
+    let created = from.created.map_or_else(|| from.image.created(), Ok)?;
+    let layer = contents::write(&contents, layout, created, interrupt)?;
+
+    let history = History {
+        created,
+        created_by: format!("cargo xtask build-images {}", spec.name),
+        comment: format!("dind-init above everything that {} can run", base.name),
+    };
+    let mut edit = from.image.config.edit();
+    if let Some(created) = from.created {
+        edit.created(created);
+    }
+    edit_config(&mut edit, spec);
+    match spec.carve {
+        Some(_) => edit.replace_layers(layer.diff_id, &history),
+        None => edit.append_layer(layer.diff_id, &history),
+    };
+    let config = edit.finish();
+    let config_descriptor = layout.put(&config.descriptor().media_type, config.bytes())?;
+
+    let mut edit = from.image.manifest.to_oci().edit();
+    edit.config(&config_descriptor);
+    match spec.carve {
+        Some(_) => edit.replace_layers(std::slice::from_ref(&layer.descriptor)),
+        None => {
+            for blob in from.image.manifest.layers() {
+                link_blob(&from.image.layout, layout, blob)?;
+            }
+            edit.append_layer(&layer.descriptor)
+        }
+    };
+    edit.annotation("org.opencontainers.image.base.name", &base.name);
+    edit.annotation("org.opencontainers.image.base.digest", &from.image.manifest.digest().to_string());
+    let manifest = edit.finish();
+    layout.put(manifest.media_type(), manifest.bytes())?;
+    Ok(Image { manifest, config, layout: layout.clone() })
+}
+
+/// Writes the index over the derived platforms, and last of all the layout's own index, which makes the image visible under its tags.
+pub fn index(spec: &ImageSpec, platforms: BTreeMap<Platform, Image>, layout: Layout) -> Result<DerivedImage> {
+    let children: Vec<_> =
+        platforms.iter().map(|(platform, image)| image.manifest.descriptor().with_platform(platform.clone())).collect();
+    let index = Index::new(Family::Oci, &children)?;
+    let descriptor = layout.put(index.media_type(), index.bytes())?;
+    let tagged: Vec<_> = spec.tags.iter().map(|tag| descriptor.clone().with_ref_name(tag)).collect();
+    layout.write_index(&tagged)?;
+    Ok(DerivedImage { index: descriptor, platforms, layout })
+}
+
+/// Proves on the unpacked base that the layer lays no directory over a link, and that a guard is found before what it guards.
+pub fn prove(spec: &ImageSpec, rootfs: &Path, path: Option<&str>) -> Result<()> {
+    for parent in parents() {
+        let host = rootfs.join(parent.strip_prefix("/").unwrap_or(&parent));
+        let found = fs::symlink_metadata(&host).with_context(|| format!("prove {}: the base lacks it", parent.display()))?;
+        ensure!(found.is_dir(), "prove {}: expected a real directory in the base, found a link or a file", parent.display());
+        let (mode, owner) = (found.mode() & 0o7777, (found.uid(), found.gid()));
+        ensure!(
+            mode == 0o755 && owner == (0, 0),
+            "prove {}: expected mode 755 and owner 0:0 in the base, found {mode:o} and {}:{}",
+            parent.display(),
+            owner.0,
+            owner.1
+        );
+    }
+    let path = path.context("prove the order of PATH: the base sets no PATH")?;
+    for guard in &spec.guards {
+        let first = path.split(':').find(|folder| *folder == INIT_DIR || rootfs.join(folder.trim_start_matches('/')).join(guard).exists());
+        match first {
+            Some(folder) if folder == INIT_DIR => {}
+            Some(folder) => bail!("prove guard {guard}: expected {INIT_DIR} first on PATH, found {folder} before it in {path}"),
+            None => bail!("prove guard {guard}: neither {INIT_DIR} nor {guard} is on PATH {path}"),
+        }
+        let real = path.split(':').filter(|folder| *folder != INIT_DIR).any(|folder| {
+            let candidate = rootfs.join(folder.trim_start_matches('/')).join(guard);
+            fs::symlink_metadata(candidate).is_ok()
+        });
+        ensure!(real, "prove guard {guard}: the base has no {guard} on PATH {path}");
+    }
+    Ok(())
+}
+
+/// The folders above the init, outermost first.
+fn parents() -> Vec<PathBuf> {
+    let mut parents: Vec<_> = Path::new(INIT_PATH).ancestors().skip(1).map(Path::to_owned).collect();
+    parents.pop();
+    parents.reverse();
+    parents
+}
+
+fn add_init(contents: &mut Contents, spec: &ImageSpec, init: &StaticProgram) -> Result<()> {
+    for parent in parents() {
+        contents.entry(parent).or_insert(Entry::Directory(Permissions::root(0o755)));
+    }
+    let file = Entry::File { permissions: Permissions::root(0o755), source: init.path.clone(), size: init.size };
+    contents.insert(PathBuf::from(INIT_PATH), file);
+    let name = Path::new(INIT_PATH).file_name().context("name the init")?;
+    for guard in &spec.guards {
+        let link = Path::new(INIT_DIR).join(guard);
+        ensure!(!contents.contains_key(&link), "add guard {}: the carved files hold that path", link.display());
+        contents.insert(link, Entry::Symlink { target: PathBuf::from(name) });
+    }
+    Ok(())
+}
+
+fn edit_config(edit: &mut oci::ConfigEdit, spec: &ImageSpec) {
+    edit.entrypoint(&spec.entrypoint);
+    if let Some(cmd) = &spec.cmd {
+        edit.cmd(cmd);
+    }
+    if let Some(keep) = &spec.keep_env {
+        edit.keep_env(&keep.iter().map(String::as_str).collect::<Vec<_>>());
+    }
+    for (name, value) in &spec.env {
+        edit.set_env(name, value);
+    }
+    if let Some(volumes) = &spec.volumes {
+        edit.volumes(volumes);
+    }
+    if let Some(ports) = &spec.ports {
+        edit.exposed_ports(ports);
+    }
+}
+
+/// Gives `to` a blob of `from`: a second name where both lie on one file system, else a copy that is verified on the way.
+fn link_blob(from: &Layout, to: &Layout, blob: &Descriptor) -> Result<()> {
+    if to.has(blob) || fs::hard_link(from.blob_path(&blob.digest), to.blob_path(&blob.digest)).is_ok() {
+        return Ok(());
+    }
+    from.read(blob, |reader| to.put_stream(blob, reader)).with_context(|| format!("copy blob {}", blob.digest))?;
+    Ok(())
+}
+
+/// Reads a derived image back from its layout; none: it is not there whole, or its tags name something else by now.
+fn read_back(layout: &Layout, digest: Digest) -> Result<Option<DerivedImage>> {
+    let Some(index) = layout.index()?.manifests().iter().find(|entry| entry.digest == digest).cloned() else { return Ok(None) };
+    if !layout.has(&index) {
+        return Ok(None);
+    }
+    let mut platforms = BTreeMap::new();
+    for child in Index::parse(layout.bytes(&index)?)?.manifests() {
+        let Some(platform) = child.platform.clone().filter(|_| layout.has(child)) else { return Ok(None) };
+        let image = Image::read(layout, child)?;
+        if !image.blobs().all(|blob| layout.has(blob)) {
+            return Ok(None);
+        }
+        platforms.insert(platform, image);
+    }
+    Ok(Some(DerivedImage { index, platforms, layout: layout.clone() }))
+}

@@ -1,0 +1,197 @@
+//! Judging: gives the suite an image with its controls, unpacked, and tells a person what it finds. The verdict itself is the suite's.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, ensure};
+use oci::{Digest, ImageConfig, Platform};
+use serde::Serialize;
+use suite::engine::{Engine, Facts};
+use suite::{Event, Job, Kind, Namespaces, Outcome, Row, RunConfig, Selection, Subject, Verdict};
+
+use super::base::{FetchedBase, Image, Source};
+use super::derive::DerivedImage;
+use super::init::{self, StaticProgram};
+use super::memo::{self, Memo};
+use super::rootfs;
+use crate::cmd::{Session, setup};
+use crate::plan::{Plan, PlannedImage};
+use crate::progress::Progress;
+use crate::spec::Daemon;
+
+/// What decides a verdict. Where it is the same, the verdict is.
+#[derive(Serialize)]
+struct Inputs<'a> {
+    fixed: Digest,
+    published: Digest,
+    bare: Digest,
+    selection: Selection,
+    tini: Digest,
+    probe: Digest,
+    place: &'a Facts,
+    code: Digest,
+}
+
+/// Judges every platform of an image that this machine can run. Error: a platform that it cannot run, a missing tool, an engine
+/// that does not start, or the interrupt; what goes wrong later is in the verdict.
+pub fn stage(
+    image: &PlannedImage,
+    base: &FetchedBase,
+    derived: &DerivedImage,
+    selection: Selection,
+    plan: &Plan,
+    session: &Session,
+) -> Result<BTreeMap<Platform, Verdict>> {
+    let mut verdicts = BTreeMap::new();
+    for (platform, fixed) in &derived.platforms {
+        let host = &session.facts.host;
+        ensure!(
+            platform.with_default_variant() == host.with_default_variant(),
+            "judge {} for {platform}: this machine runs {host}\nhint: build it with --suite none, or judge it on such a machine",
+            image.spec.name
+        );
+        let published = base.images.get(platform).context("judge a platform that was not fetched")?;
+        let judging = Judging { image, fixed, published, bare: bare(base, platform)?, selection, plan, session };
+        let verdict = judging.verdict().with_context(|| format!("judge {} for {platform}", image.spec.name))?;
+        verdicts.insert(platform.clone(), verdict);
+    }
+    Ok(verdicts)
+}
+
+/// The image in which nothing reaps: the stand-in's old flavour, or the base itself, whose docker-init is then covered.
+fn bare<'a>(base: &'a FetchedBase, platform: &Platform) -> Result<&'a Image> {
+    let found = match &base.source {
+        Source::Registry => base.images.get(platform),
+        Source::Standin { bare, .. } => bare.get(platform),
+    };
+    found.context("judge a platform that was not fetched")
+}
+
+/// One platform of one image, and what it is judged with.
+struct Judging<'a> {
+    image: &'a PlannedImage,
+    fixed: &'a Image,
+    published: &'a Image,
+    bare: &'a Image,
+    selection: Selection,
+    plan: &'a Plan,
+    session: &'a Session,
+}
+
+impl Judging<'_> {
+    fn verdict(&self) -> Result<Verdict> {
+        let Session { facts, progress, interrupt } = self.session;
+        let probe = init::build_probe(&facts.root, &facts.host)?;
+        let tini = setup::require("tini-static")?;
+        let scratch = self.plan.folders.cached("suite");
+        fs::create_dir_all(&scratch).with_context(|| format!("make {}", scratch.display()))?;
+        let engine = Namespaces::new(&probe.path, &scratch, interrupt.clone())?;
+        for swept in engine.swept() {
+            progress.note("judge", &self.image.spec.name, format!("removed what a killed run had left: {}", swept.display()));
+        }
+        let place = engine.facts();
+        let inputs = Inputs {
+            fixed: self.fixed.manifest.digest(),
+            published: self.published.manifest.digest(),
+            bare: self.bare.manifest.digest(),
+            selection: self.selection,
+            tini: Digest::of(&fs::read(&tini).with_context(|| format!("read {}", tini.display()))?),
+            probe: probe.digest,
+            place: &place,
+            code: memo::sources(&facts.root, &["tests"])?,
+        };
+        let memo = Memo::new(&self.plan.folders.cache, "judge");
+        let stage = progress.stage("judge", &self.image.spec.name);
+        if !self.plan.fresh
+            && let Some(before) = memo.get::<Verdict>(&inputs)?
+        {
+            stage.done(format!("{}: judged before with the same inputs (--fresh judges again)", before.outcome));
+            return Ok(before);
+        }
+        stage.doing("unpacking the image and its controls");
+        let job = self.job(&probe, tini, scratch)?;
+        let mut scenarios = 0;
+        let verdict = suite::judge(&engine, &job, interrupt, &mut |event| match event {
+            Event::Planned { scenarios: planned, .. } => scenarios = planned,
+            Event::Leg { scenario, case, leg, .. } => stage.doing(format!("{scenario}, {case}: {leg}")),
+            Event::Row(row) => show(row, progress),
+            Event::Left(left) => progress.detail(format!("left behind: {left}")),
+        })?;
+        stage.done(format!(
+            "{}: {scenarios} scenarios; {}, kernel {}, cgroup {}",
+            verdict.outcome, place.engine, place.kernel, place.cgroup
+        ));
+        // What could not be judged may be judged tomorrow; a verdict stands.
+        if matches!(verdict.outcome, Outcome::Passed | Outcome::Failed) {
+            memo.put(&inputs, &verdict)?;
+        }
+        Ok(verdict)
+    }
+
+    fn job(&self, probe: &StaticProgram, tini: PathBuf, scratch: PathBuf) -> Result<Job> {
+        let image = match self.image.spec.runs {
+            Daemon::Dockerd => Kind::Dockerd,
+            Daemon::Containerd => Kind::Containerd,
+        };
+        let mut bare = self.subject("bare", self.bare)?;
+        if self.bare.manifest.digest() == self.published.manifest.digest() {
+            bare.shadow = docker_init(&bare.rootfs, self.bare.config.path());
+        }
+        Ok(Job {
+            image,
+            bare,
+            published: self.subject("published", self.published)?,
+            fixed: self.subject(&self.image.spec.name, self.fixed)?,
+            tini,
+            probe: probe.path.clone(),
+            selection: self.selection,
+            scratch,
+        })
+    }
+
+    fn subject(&self, name: &str, image: &Image) -> Result<Subject> {
+        Ok(Subject {
+            name: name.to_owned(),
+            digest: image.manifest.digest(),
+            rootfs: rootfs::unpacked(image, &self.plan.folders.cache, &self.session.interrupt)?,
+            config: run_config(&image.config),
+            shadow: Vec::new(),
+        })
+    }
+}
+
+/// Where the image has docker-init, which must not reap in the leg in which nothing may.
+fn docker_init(rootfs: &Path, path: Option<&str>) -> Vec<PathBuf> {
+    let folders = path.unwrap_or_default().split(':').filter(|folder| folder.starts_with('/'));
+    let candidates = folders.map(|folder| Path::new(folder).join("docker-init"));
+    candidates.filter(|candidate| rootfs.join(candidate.strip_prefix("/").unwrap_or(candidate)).is_file()).collect()
+}
+
+fn run_config(config: &ImageConfig) -> RunConfig {
+    let owned = |words: Vec<&str>| words.into_iter().map(str::to_owned).collect();
+    RunConfig {
+        entrypoint: owned(config.entrypoint()),
+        cmd: owned(config.cmd()),
+        env: owned(config.env()),
+        working_dir: config.working_dir().to_owned(),
+        user: config.user().to_owned(),
+        volumes: config.volumes().into_iter().map(PathBuf::from).collect(),
+        stop_signal: config.stop_signal().unwrap_or_default().to_owned(),
+    }
+}
+
+/// One line for a row: what was done, what each leg left, and, where it is no pass, why.
+fn show(row: &Row, progress: &Progress) {
+    let legs = row.legs.iter().map(|leg| match (leg.zombies, &leg.fault) {
+        (Some(1), _) => format!("{} 1 zombie", leg.leg),
+        (Some(zombies), _) => format!("{} {zombies} zombies", leg.leg),
+        (None, Some(_)) => format!("{} -", leg.leg),
+        (None, None) => format!("{} ok", leg.leg),
+    });
+    let what = format!("{}, {}", row.scenario, row.case);
+    progress.detail(format!("{what:<44} {}", legs.collect::<Vec<_>>().join("   ")));
+    if row.outcome != Outcome::Passed {
+        progress.detail(format!("  {}: {}", row.outcome, row.reason));
+    }
+}

@@ -1,0 +1,123 @@
+//! What was done before with the same inputs: one small JSON file per result, named by the hash of all that went in.
+//! A result is written whole or not at all, and never read under another key.
+
+use std::fs;
+use std::io::{ErrorKind, Write};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use oci::Digest;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+/// The results of one stage.
+#[derive(Debug, Clone)]
+pub struct Memo {
+    folder: PathBuf,
+}
+
+impl Memo {
+    /// The memo of a stage below the cache folder.
+    pub fn new(cache: &Path, stage: &str) -> Self {
+        Self { folder: cache.join("memo").join(stage) }
+    }
+
+    /// The result for these inputs; none: never done, or its file is unreadable (then it is done again).
+    pub fn get<T: DeserializeOwned>(&self, inputs: &impl Serialize) -> Result<Option<T>> {
+        let path = self.path(inputs)?;
+        match fs::read(&path) {
+            Ok(bytes) => Ok(serde_json::from_slice(&bytes).ok()),
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error).with_context(|| format!("read {}", path.display())),
+        }
+    }
+
+    /// Keeps a result.
+    pub fn put(&self, inputs: &impl Serialize, result: &impl Serialize) -> Result<()> {
+        let path = self.path(inputs)?;
+        fs::create_dir_all(&self.folder).with_context(|| format!("make {}", self.folder.display()))?;
+        write_whole(&path, &serde_json::to_vec_pretty(result).context("print a result")?)
+    }
+
+    fn path(&self, inputs: &impl Serialize) -> Result<PathBuf> {
+        let key = serde_json::to_vec(inputs).context("print the inputs of a stage")?;
+        Ok(self.folder.join(format!("{}.json", Digest::of(&key).hex())))
+    }
+}
+
+/// Writes a file beside its place and renames it into it. Error: the disk is full, or the folder cannot be written.
+pub fn write_whole(path: &Path, bytes: &[u8]) -> Result<()> {
+    let mut name = path.file_name().context("write a file: it has no name")?.to_owned();
+    name.push(".new");
+    let temporary = path.with_file_name(name);
+    let written = fs::File::create(&temporary)
+        .and_then(|mut file| file.write_all(bytes).and_then(|()| file.sync_all()))
+        .and_then(|()| fs::rename(&temporary, path));
+    written.with_context(|| format!("write {}", path.display()))
+}
+
+/// The hash of every file below these folders of the repository, names and bytes: a result is only as old as the code that made it.
+pub fn sources(root: &Path, folders: &[&str]) -> Result<Digest> {
+    let mut listing = String::new();
+    for folder in folders {
+        add_sources(root, &root.join(folder), &mut listing)?;
+    }
+    Ok(Digest::of(listing.as_bytes()))
+}
+
+fn add_sources(root: &Path, folder: &Path, listing: &mut String) -> Result<()> {
+    let read = fs::read_dir(folder).with_context(|| format!("list {}", folder.display()))?;
+    let mut paths = read.map(|entry| entry.map(|entry| entry.path())).collect::<std::io::Result<Vec<_>>>()?;
+    paths.sort();
+    for path in paths {
+        if path.is_dir() {
+            add_sources(root, &path, listing)?;
+        } else {
+            let bytes = fs::read(&path).with_context(|| format!("read {}", path.display()))?;
+            let name = path.strip_prefix(root).unwrap_or(&path);
+            listing.push_str(&format!("{} {}\n", Digest::of(&bytes), name.display()));
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_result_is_found_under_its_inputs_only() {
+        let folder = tempfile::tempdir().expect("make a folder");
+        let memo = Memo::new(folder.path(), "derive");
+        assert_eq!(memo.get::<u32>(&("a", 1)).expect("read"), None);
+        memo.put(&("a", 1), &7).expect("write");
+        assert_eq!(memo.get::<u32>(&("a", 1)).expect("read"), Some(7));
+        assert_eq!(memo.get::<u32>(&("a", 2)).expect("read"), None);
+    }
+
+    #[test]
+    fn a_half_written_result_counts_as_none() {
+        let folder = tempfile::tempdir().expect("make a folder");
+        let memo = Memo::new(folder.path(), "derive");
+        memo.put(&"key", &vec!["x"; 100]).expect("write");
+        let path = memo.path(&"key").expect("name");
+        let bytes = fs::read(&path).expect("read");
+        fs::write(&path, &bytes[..bytes.len() / 2]).expect("cut");
+        assert_eq!(memo.get::<Vec<String>>(&"key").expect("read"), None);
+    }
+
+    #[test]
+    fn a_changed_or_renamed_source_changes_the_hash() {
+        let folder = tempfile::tempdir().expect("make a folder");
+        fs::create_dir_all(folder.path().join("src")).expect("make a folder");
+        fs::write(folder.path().join("src/a.rs"), "a").expect("write");
+        let hash = || sources(folder.path(), &["src"]).expect("hash");
+        let first = hash();
+        assert_eq!(hash(), first);
+        fs::write(folder.path().join("src/a.rs"), "b").expect("write");
+        let second = hash();
+        assert_ne!(second, first);
+        fs::rename(folder.path().join("src/a.rs"), folder.path().join("src/c.rs")).expect("rename");
+        assert_ne!(hash(), second);
+    }
+}

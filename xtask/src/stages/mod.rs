@@ -1,0 +1,10 @@
+//! The steps of the pipeline, a file each. Each takes the value that the one before it made; none reads the environment or the clock.
+
+pub mod base;
+pub mod carve;
+pub mod contents;
+pub mod derive;
+pub mod init;
+pub mod judge;
+pub mod memo;
+pub mod rootfs;
