@@ -5,7 +5,7 @@
 use crate::engine::{Container, Output, Process};
 use crate::inner_image::{INNER_IMAGE, INNER_IMAGE_FULL, INNER_PROGRAM};
 use crate::observe::{self, Count};
-use crate::{Error, Interrupt, Kind};
+use crate::{Error, Interrupt};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -14,6 +14,8 @@ use std::time::{Duration, Instant};
 const READY_TIMEOUT: Duration = Duration::from_secs(60);
 /// One command of the docker or ctr client.
 const COMMAND_TIMEOUT: Duration = Duration::from_secs(120);
+/// Between two looks into the container, each of which starts a process; zombies that matter stay for seconds.
+const LOOK_INTERVAL: Duration = Duration::from_millis(100);
 /// How much of a container's log an error shows.
 const LOG_TAIL_LINES: usize = 8;
 
@@ -29,13 +31,6 @@ pub(crate) enum Daemon {
 }
 
 impl Daemon {
-    pub(crate) fn of(kind: Kind) -> Daemon {
-        match kind {
-            Kind::Dockerd => Daemon::Dockerd,
-            Kind::Containerd => Daemon::Containerd,
-        }
-    }
-
     /// Its command name, as in the process table.
     pub(crate) fn comm(self) -> &'static str {
         match self {
@@ -64,9 +59,12 @@ impl<'a> Bench<'a> {
             Daemon::Dockerd => [PROBE, "ping", "/var/run/docker.sock"],
             Daemon::Containerd => [PROBE, "connect", "/run/containerd/containerd.sock"],
         };
-        let answer = self.interrupt.until("the daemon's first answer", READY_TIMEOUT, || {
+        let answer = self.interrupt.until_every(LOOK_INTERVAL, "the daemon's first answer", READY_TIMEOUT, || {
             if let Some(code) = self.container.ended()? {
-                return Err(Error::Image(format!("start the daemon: the container ended with {code}: {}", self.log_tail())));
+                return Err(Error::Image(format!(
+                    "start the daemon: the container ended with {code}: {}",
+                    self.log_tail()
+                )));
             }
             let answer = self.container.exec(&question, COMMAND_TIMEOUT)?;
             Ok((answer.code.0 == 0).then_some(()))
@@ -99,7 +97,12 @@ impl<'a> Bench<'a> {
             return Ok(output);
         }
         let said = format!("{} {}", output.stdout.trim(), output.stderr.trim());
-        Err(Error::Image(format!("run `{}`: expected exit code 0, found {}: {}", argv.join(" "), output.code, said.trim())))
+        Err(Error::Image(format!(
+            "run `{}`: expected exit code 0, found {}: {}",
+            argv.join(" "),
+            output.code,
+            said.trim()
+        )))
     }
 
     fn fresh_name(&self) -> String {
@@ -111,7 +114,9 @@ impl<'a> Bench<'a> {
         let name = self.fresh_name();
         match self.daemon {
             Daemon::Dockerd => self.succeed(&["docker", "run", "--rm", "--network", "none", INNER_IMAGE])?,
-            Daemon::Containerd => self.succeed(&["ctr", "run", "--rm", INNER_IMAGE_FULL, &name, INNER_PROGRAM, "true"])?,
+            Daemon::Containerd => {
+                self.succeed(&["ctr", "run", "--rm", INNER_IMAGE_FULL, &name, INNER_PROGRAM, "true"])?
+            }
         };
         Ok(())
     }
@@ -122,7 +127,12 @@ impl<'a> Bench<'a> {
     }
 
     /// Repeats a step on `width` threads; the first error ends all of them.
-    pub(crate) fn repeat(&self, times: u32, width: u32, step: impl Fn() -> Result<(), Error> + Sync) -> Result<(), Error> {
+    pub(crate) fn repeat(
+        &self,
+        times: u32,
+        width: u32,
+        step: impl Fn() -> Result<(), Error> + Sync,
+    ) -> Result<(), Error> {
         let taken = AtomicU32::new(0);
         let work = || {
             while taken.fetch_add(1, Ordering::Relaxed) < times {
@@ -145,7 +155,8 @@ impl<'a> Bench<'a> {
         match self.daemon {
             Daemon::Dockerd => {
                 // A short grace period, which dockerd honours in its own shutdown too.
-                let options = ["docker", "run", "--detach", "--rm", "--network", "none", "--stop-timeout", "2", "--name"];
+                let options =
+                    ["docker", "run", "--detach", "--rm", "--network", "none", "--stop-timeout", "2", "--name"];
                 self.succeed(&[&options[..], &[&name, INNER_IMAGE, INNER_PROGRAM, "sleep", "1000"]].concat())?
             }
             Daemon::Containerd => {
@@ -171,9 +182,9 @@ impl<'a> Bench<'a> {
                 let names: Vec<&str> = names.iter().map(String::as_str).collect();
                 self.succeed(&[&["docker", "kill"], &names[..]].concat()).map(|_| ())
             }
-            Daemon::Containerd => names
-                .iter()
-                .try_for_each(|name| self.succeed(&["ctr", "task", "rm", "--force", name]).map(|_| ())),
+            Daemon::Containerd => {
+                names.iter().try_for_each(|name| self.succeed(&["ctr", "task", "rm", "--force", name]).map(|_| ()))
+            }
         }
     }
 
@@ -186,7 +197,7 @@ impl<'a> Bench<'a> {
         let mut count = Count::new(expected as usize, self.daemon.comm(), before);
         let start = Instant::now();
         let limit = observe::LOOK_TIMEOUT + observe::HOLD;
-        let found = self.interrupt.until("a final count of zombies", limit, || {
+        let found = self.interrupt.until_every(LOOK_INTERVAL, "a final count of zombies", limit, || {
             Ok(count.look(start.elapsed(), &self.table()?))
         })?;
         Ok(u32::try_from(found).unwrap_or(u32::MAX))

@@ -11,6 +11,11 @@ use std::time::Duration;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct ContainerPid(pub i32);
 
+impl ContainerPid {
+    /// The container's own init, whatever program that is.
+    pub const INIT: ContainerPid = ContainerPid(1);
+}
+
 /// A process id as the machine that runs the suite sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct HostPid(pub i32);
@@ -44,6 +49,10 @@ pub enum Signal {
     Term,
     /// SIGKILL, how it is stopped that did not.
     Kill,
+    /// SIGSTOP, which makes it stand still.
+    Stop,
+    /// SIGCONT, after which it goes on.
+    Continue,
 }
 
 /// What the container finds on its standard input.
@@ -98,6 +107,8 @@ pub struct Process {
     pub state: char,
     /// The command name, at most 15 bytes. For people to read: nothing is ever counted by it.
     pub comm: String,
+    /// How many threads it has.
+    pub threads: u64,
     /// Start time in clock ticks after boot: with the pid, it names a process for good.
     pub start: u64,
 }
@@ -167,8 +178,8 @@ pub trait Container: Sync {
     /// How many tasks are charged to the container's pids control group, zombies included.
     fn tasks_charged(&self) -> Result<u64, Error>;
 
-    /// Sends a signal to PID 1.
-    fn signal(&self, signal: Signal) -> Result<(), Error>;
+    /// Sends a signal to one of the container's processes, from outside as `docker kill` does: PID 1 is not immune.
+    fn signal(&self, pid: ContainerPid, signal: Signal) -> Result<(), Error>;
 
     /// Types into a container that was started with [`Input::Terminal`].
     fn type_in(&self, keys: &[u8]) -> Result<(), Error>;

@@ -80,7 +80,12 @@ enum Message {
 /// # Errors
 /// [`Error::Interrupted`], and what keeps the suite from starting at all. What goes wrong later makes rows that are not
 /// judged.
-pub fn judge(engine: &dyn Engine, job: &Job, interrupt: &Interrupt, report: &mut dyn FnMut(Event<'_>)) -> Result<Verdict, Error> {
+pub fn judge(
+    engine: &dyn Engine,
+    job: &Job,
+    interrupt: &Interrupt,
+    report: &mut dyn FnMut(Event<'_>),
+) -> Result<Verdict, Error> {
     let cases = select(job);
     let scenarios: std::collections::BTreeSet<u8> = cases.iter().map(|(scenario, _)| scenario.number).collect();
     report(Event::Planned { scenarios: scenarios.len(), cases: cases.len() });
@@ -102,7 +107,13 @@ pub fn judge(engine: &dyn Engine, job: &Job, interrupt: &Interrupt, report: &mut
                 Message::Done(index, leg, result) => {
                     let (scenario, case) = cases[index];
                     let zombies = result.found.as_ref().ok().and_then(|finding| finding.zombies);
-                    report(Event::Leg { scenario: scenario.name, case: case.name, leg, zombies, elapsed: result.elapsed });
+                    report(Event::Leg {
+                        scenario: scenario.name,
+                        case: case.name,
+                        leg,
+                        zombies,
+                        elapsed: result.elapsed,
+                    });
                     results[index].insert(leg, result);
                     if results[index].len() == case.wants.len() {
                         let row = judge_case(scenario, case, &results[index]);
@@ -120,13 +131,17 @@ pub fn judge(engine: &dyn Engine, job: &Job, interrupt: &Interrupt, report: &mut
     interrupt.check()?;
     let rows = rows.into_iter().flatten().collect();
     let subject = (job.fixed.name.clone(), job.fixed.digest);
-    Ok(Verdict::new(subject, (job.image, job.selection), rows, versions, engine.facts()))
+    Ok(Verdict::new(subject, (job.image, job.selection.clone()), rows, versions, engine.facts()))
 }
 
 fn select(job: &Job) -> Vec<(&'static Scenario, &'static Case)> {
-    let wanted = |case: &Case| case.image == job.image && (job.selection == Selection::Full || case.smoke);
+    let wanted = |scenario: &Scenario, case: &Case| match &job.selection {
+        Selection::Full => true,
+        Selection::Smoke => case.smoke,
+        Selection::Only(numbers) => numbers.contains(&scenario.number),
+    };
     let all = SCENARIOS.iter().flat_map(|scenario| scenario.cases.iter().map(move |case| (scenario, case)));
-    all.filter(|(_, case)| wanted(case)).collect()
+    all.filter(|(scenario, case)| case.image == job.image && wanted(scenario, case)).collect()
 }
 
 /// The lanes, those with the most runs first, so that no long one is left to run alone at the end.
@@ -159,7 +174,9 @@ fn work<'a>(lanes: &Mutex<VecDeque<Lane>>, stage: &dyn Fn(Leg) -> Stage<'a>, sen
         }
         match lane.work {
             Work::Shared(start, daemon) => run_shared(&stage, start, daemon, &lane.tasks, sender),
-            Work::Whole => lane.tasks.iter().for_each(|task| send(sender, task, timed(|| run_whole(&stage, task.case)))),
+            Work::Whole => {
+                lane.tasks.iter().for_each(|task| send(sender, task, timed(|| run_whole(&stage, task.case))))
+            }
         }
     }
 }
@@ -226,7 +243,12 @@ fn versions(container: &dyn Container, daemon: Daemon) -> BTreeMap<String, Strin
     };
     let version = |program: &&str| {
         let output = container.exec(&[program, "--version"], VERSION_TIMEOUT).ok()?;
-        let word = output.stdout.lines().next()?.split_whitespace().find(|word| word.starts_with(|c: char| c.is_ascii_digit()))?;
+        let word = output
+            .stdout
+            .lines()
+            .next()?
+            .split_whitespace()
+            .find(|word| word.starts_with(|c: char| c.is_ascii_digit()))?;
         Some(((*program).to_owned(), word.trim_end_matches(',').to_owned()))
     };
     programs.iter().filter_map(version).collect()

@@ -12,16 +12,15 @@ pub(crate) const HOLD: Duration = Duration::from_secs(2);
 /// After this, a count that neither stands nor is proved wrong is taken as it is found.
 pub(crate) const LOOK_TIMEOUT: Duration = Duration::from_secs(15);
 
-const PID_1: ContainerPid = ContainerPid(1);
-
 /// A process that no later one can be mistaken for: pid and start time.
 type Identity = (ContainerPid, u64);
 
 /// Who may have inherited an orphan of the daemon named `daemon`: PID 1 and, since an init need not be PID 1, every
 /// process between PID 1 and the daemon. The name only finds the daemon; without it, PID 1 alone is meant.
-fn adopters(table: &[Process], daemon: &str) -> BTreeSet<ContainerPid> {
-    let parents: BTreeMap<ContainerPid, ContainerPid> = table.iter().map(|process| (process.pid, process.ppid)).collect();
-    let mut found = BTreeSet::from([PID_1]);
+pub(crate) fn adopters(table: &[Process], daemon: &str) -> BTreeSet<ContainerPid> {
+    let parents: BTreeMap<ContainerPid, ContainerPid> =
+        table.iter().map(|process| (process.pid, process.ppid)).collect();
+    let mut found = BTreeSet::from([ContainerPid::INIT]);
     let mut next = table.iter().find(|process| process.comm == daemon).and_then(|process| parents.get(&process.pid));
     while let Some(pid) = next {
         if !found.insert(*pid) {
@@ -43,7 +42,10 @@ pub(crate) fn zombies<'a>(table: &'a [Process], daemon: &str) -> Vec<&'a Process
 /// The zombies whose parent is anybody else, as a container inside that does not reap its own.
 pub(crate) fn foreign_zombies<'a>(table: &'a [Process], daemon: &str) -> Vec<&'a Process> {
     let adopters = adopters(table, daemon);
-    table.iter().filter(|process| process.state == 'Z' && process.ppid.0 != 0 && !adopters.contains(&process.ppid)).collect()
+    table
+        .iter()
+        .filter(|process| process.state == 'Z' && process.ppid.0 != 0 && !adopters.contains(&process.ppid))
+        .collect()
 }
 
 /// One count in progress: fed with tables until it is final.
@@ -65,8 +67,11 @@ impl Count {
 
     /// `now` is the time since the count began. Returns the count once it is final.
     pub(crate) fn look(&mut self, now: Duration, table: &[Process]) -> Option<usize> {
-        let fresh: BTreeSet<Identity> =
-            zombies(table, self.daemon).into_iter().map(identity).filter(|zombie| !self.known.contains(zombie)).collect();
+        let fresh: BTreeSet<Identity> = zombies(table, self.daemon)
+            .into_iter()
+            .map(identity)
+            .filter(|zombie| !self.known.contains(zombie))
+            .collect();
         self.seen.retain(|zombie, _| fresh.contains(zombie));
         for zombie in &fresh {
             self.seen.entry(*zombie).or_insert(now);
@@ -90,7 +95,14 @@ mod tests {
     use super::*;
 
     fn process(pid: i32, ppid: i32, state: char, comm: &str) -> Process {
-        Process { pid: ContainerPid(pid), ppid: ContainerPid(ppid), state, comm: comm.to_owned(), start: 100 }
+        Process {
+            pid: ContainerPid(pid),
+            ppid: ContainerPid(ppid),
+            state,
+            comm: comm.to_owned(),
+            threads: 1,
+            start: 100,
+        }
     }
 
     fn table(zombies: usize) -> Vec<Process> {

@@ -162,8 +162,8 @@ impl Finding {
         Finding { zombies: Some(count), ..Finding::default() }
     }
 
-    pub(crate) fn with(mut self, key: &str, value: impl ToString) -> Finding {
-        self.facts.insert(key.to_owned(), value.to_string());
+    pub(crate) fn with(mut self, key: &str, value: impl Into<String>) -> Finding {
+        self.facts.insert(key.to_owned(), value.into());
         self
     }
 }

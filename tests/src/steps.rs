@@ -1,12 +1,12 @@
 //! The steps of the scenarios: short functions that put a container to work and say what they have seen. They must never
 //! judge: what a leg has to show stands in the catalogue.
 
+use crate::Error;
 use crate::bench::{Bench, PROBE};
 use crate::engine::{Container, ContainerPid, ExitCode, Input, Process, Signal};
 use crate::observe;
 use crate::scenario::{Finding, Start, Want};
 use crate::stage::Stage;
-use crate::Error;
 use std::time::{Duration, Instant};
 
 /// A container whose command ends by itself at once.
@@ -17,8 +17,6 @@ const STOP_TIMEOUT: Duration = Duration::from_secs(30);
 const DEAF_TIMEOUT: Duration = Duration::from_secs(3);
 /// How many inner containers run at once where the order does not matter.
 const WIDTH: u32 = 4;
-/// How far the number of charged tasks may be from where it was: the daemon's own threads come and go.
-const TASKS_TOLERANCE: u64 = 5;
 
 /// Inner containers one after the other.
 pub(crate) fn short_runs(bench: &Bench<'_>, want: &Want) -> Result<Finding, Error> {
@@ -34,24 +32,28 @@ fn counted(bench: &Bench<'_>, want: &Want, before: &[Process]) -> Result<Finding
 /// Many inner containers, some at a time; the tasks charged to the container afterwards tell the same as the count.
 pub(crate) fn linear(bench: &Bench<'_>, want: &Want) -> Result<Finding, Error> {
     let before = bench.table()?;
-    let charged_before = bench.container.tasks_charged()?;
+    // Live threads are the daemon's own affair, so they are subtracted rather than allowed for by a tolerance.
+    let dead = || bench.interrupt.until("a steady number of tasks", SHORT_TIMEOUT, || charged_to_the_dead(bench));
+    let dead_before = dead()?;
     bench.run_many(want.runs, WIDTH)?;
     let finding = counted(bench, want, &before)?;
-    let kept = u64::from(finding.zombies.unwrap_or(0));
-    let idle = |charged: u64| charged.abs_diff(charged_before + kept) <= TASKS_TOLERANCE;
-    let returned = bench.interrupt.until("an idle number of tasks", SHORT_TIMEOUT, || {
-        Ok(idle(bench.container.tasks_charged()?).then_some(()))
-    });
-    match returned {
-        Ok(()) => Ok(finding.with("tasks beyond zombies", "idle")),
-        Err(Error::Deadline { .. }) => {
-            Ok(finding.with("tasks beyond zombies", format!("{charged_before} -> {}", bench.container.tasks_charged()?)))
-        }
-        Err(error) => Err(error),
-    }
+    let dead = dead()?.saturating_sub(dead_before);
+    let live = |table: &[Process]| table.iter().filter(|process| process.state != 'Z').count();
+    let (then, now) = (live(&before), live(&bench.table()?));
+    let processes = if then == now { "as before".to_owned() } else { format!("{then}, then {now}") };
+    Ok(finding.with("tasks charged to the dead", dead.to_string()).with("live processes", processes))
 }
 
-/// Many sleepers that are killed by one command: their shims end together, so that signals coalesce.
+/// The pids controller's count less all live threads, once two readings around the table agree.
+fn charged_to_the_dead(bench: &Bench<'_>) -> Result<Option<u64>, Error> {
+    let charged = bench.container.tasks_charged()?;
+    let live: u64 = bench.table()?.iter().filter(|process| process.state != 'Z').map(|process| process.threads).sum();
+    let steady = charged == bench.container.tasks_charged()?;
+    Ok(if steady { charged.checked_sub(live) } else { None })
+}
+
+/// Many sleepers that are killed by one command. Whoever adopts their shims stands still meanwhile, unless it is the daemon
+/// itself, and so surely finds one SIGCHLD for all of them.
 pub(crate) fn burst(bench: &Bench<'_>, want: &Want) -> Result<Finding, Error> {
     let before = bench.table()?;
     let names = std::sync::Mutex::new(Vec::new());
@@ -61,8 +63,25 @@ pub(crate) fn burst(bench: &Bench<'_>, want: &Want) -> Result<Finding, Error> {
         Ok(())
     })?;
     let names = names.into_inner().map_err(|_| Error::Engine("start sleepers: a thread panicked".to_owned()))?;
-    bench.kill_inner(&names)?;
+    let table = bench.table()?;
+    let daemon =
+        |pid: &ContainerPid| table.iter().any(|process| process.pid == *pid && process.comm == bench.daemon.comm());
+    let mut adopters = observe::adopters(&table, bench.daemon.comm());
+    adopters.retain(|pid| !daemon(pid));
+    let all = |signal| adopters.iter().try_for_each(|pid| bench.container.signal(*pid, signal));
+    all(Signal::Stop)?;
+    let died = bench.kill_inner(&names);
+    let died = if adopters.is_empty() { died } else { died.and_then(|()| await_dead(bench, names.len())) };
+    all(Signal::Continue)?;
+    died?;
     counted(bench, want, &before)
+}
+
+/// Waits until so many zombies are there at once; only useful while PID 1 stands still.
+fn await_dead(bench: &Bench<'_>, count: usize) -> Result<(), Error> {
+    bench.interrupt.until("all shims to have ended", SHORT_TIMEOUT, || {
+        Ok((observe::zombies(&bench.table()?, bench.daemon.comm()).len() >= count).then_some(()))
+    })
 }
 
 /// Commands entered from outside, as a health check does, each leaving an orphan.
@@ -94,21 +113,21 @@ pub(crate) fn inner_orphan(bench: &Bench<'_>, want: &Want) -> Result<Finding, Er
 pub(crate) fn graceful_stop(bench: &Bench<'_>, _want: &Want) -> Result<Finding, Error> {
     bench.start_sleeper()?;
     let start = Instant::now();
-    bench.container.signal(Signal::Term)?;
+    bench.container.signal(ContainerPid::INIT, Signal::Term)?;
     let code = bench.container.wait(STOP_TIMEOUT)?;
     let stop = start.elapsed();
     let log = bench.container.log()?.to_lowercase();
     // dockerd: "Processing signal 'terminated'"; containerd: "stop" of its services, with the signal before it at debug level.
     let logged = log.contains("processing signal 'terminated'") || log.contains("stop cri service");
     let finding = Finding { stop: Some(stop), ..Finding::default() };
-    Ok(finding.with("exit code", code).with("shutdown logged", if logged { "yes" } else { "no" }))
+    Ok(finding.with("exit code", code.to_string()).with("shutdown logged", if logged { "yes" } else { "no" }))
 }
 
 /// TERM while the entrypoint still makes keys, long before any daemon could hear it.
 pub(crate) fn stop_while_starting(stage: &Stage<'_>) -> Result<Finding, Error> {
     let container = stage.start_with_tls()?;
     await_process(stage, &*container, "openssl")?;
-    container.signal(Signal::Term)?;
+    container.signal(ContainerPid::INIT, Signal::Term)?;
     let ended = container.wait(DEAF_TIMEOUT);
     container.remove()?;
     match ended {
@@ -121,9 +140,9 @@ pub(crate) fn stop_while_starting(stage: &Stage<'_>) -> Result<Finding, Error> {
 /// Another init above or below ours: nothing left, nothing said, and one TERM ends all.
 pub(crate) fn double_init(bench: &Bench<'_>, want: &Want) -> Result<Finding, Error> {
     let finding = short_runs(bench, want)?.with("tini's warning", tini_warning(bench)?);
-    bench.container.signal(Signal::Term)?;
+    bench.container.signal(ContainerPid::INIT, Signal::Term)?;
     let code = bench.container.wait(STOP_TIMEOUT)?;
-    Ok(finding.with("exit code after one TERM", code))
+    Ok(finding.with("exit code after one TERM", code.to_string()))
 }
 
 /// What a tini that is not PID 1 has to say, where the image starts one.
@@ -162,7 +181,7 @@ fn codes(stage: &Stage<'_>, commands: &[(&str, &'static [&'static str])]) -> Res
         let container = stage.start(Start::Args(words), Input::Nothing)?;
         let code = container.wait(SHORT_TIMEOUT);
         container.remove()?;
-        finding = finding.with(name, code?);
+        finding = finding.with(name, code?.to_string());
     }
     Ok(finding)
 }
@@ -173,7 +192,7 @@ pub(crate) fn standard_input(stage: &Stage<'_>) -> Result<Finding, Error> {
     let code = container.wait(SHORT_TIMEOUT)?;
     let output = container.log()?;
     container.remove()?;
-    Ok(Finding::default().with("output", output.trim_end()).with("exit code", code))
+    Ok(Finding::default().with("output", output.trim_end()).with("exit code", code.to_string()))
 }
 
 /// A shell on a terminal: Ctrl-C ends what runs in the foreground, not the shell.
@@ -193,7 +212,7 @@ pub(crate) fn terminal(stage: &Stage<'_>) -> Result<Finding, Error> {
     container.type_in(b"exit 7\n")?;
     let code = container.wait(SHORT_TIMEOUT)?;
     container.remove()?;
-    Ok(Finding::default().with("foreground after Ctrl-C", interrupted).with("exit code", code))
+    Ok(Finding::default().with("foreground after Ctrl-C", interrupted).with("exit code", code.to_string()))
 }
 
 /// What the image's program inherits: signal masks and open files.

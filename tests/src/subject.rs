@@ -50,13 +50,15 @@ pub enum Kind {
 }
 
 /// How much is run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Selection {
     /// Every scenario that applies.
     Full,
     /// The few that show most in the least time.
     Smoke,
+    /// The scenarios of these numbers; a verdict on them is never a pass.
+    Only(Vec<u8>),
 }
 
 /// One image to judge, with all that its controls need.

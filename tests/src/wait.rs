@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How often a state is looked at. Short against every deadline, long against the cost of one look.
+/// How often a state is looked at that costs next to nothing. Short against every deadline, long against the cost of one look.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 /// A flag that a signal handler sets; every wait ends with [`Error::Interrupted`] soon after, and guards clean up.
@@ -36,6 +36,17 @@ impl Interrupt {
         &self,
         awaited: &str,
         limit: Duration,
+        poll: impl FnMut() -> Result<Option<T>, Error>,
+    ) -> Result<T, Error> {
+        self.until_every(POLL_INTERVAL, awaited, limit, poll)
+    }
+
+    /// The same for looks that cost more, so that the looking does not slow what is looked at.
+    pub(crate) fn until_every<T>(
+        &self,
+        interval: Duration,
+        awaited: &str,
+        limit: Duration,
         mut poll: impl FnMut() -> Result<Option<T>, Error>,
     ) -> Result<T, Error> {
         let start = Instant::now();
@@ -47,7 +58,7 @@ impl Interrupt {
             if start.elapsed() >= limit {
                 return Err(Error::Deadline { awaited: awaited.to_owned(), limit });
             }
-            thread::sleep(POLL_INTERVAL);
+            thread::sleep(interval);
         }
     }
 }

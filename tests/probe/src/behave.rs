@@ -40,8 +40,10 @@ pub(crate) fn orphans(count: u32) -> Outcome {
     let parent = unistd::getpid().to_string();
     for _ in 0..count {
         // Not waited for: that is the point.
-        let _orphan =
-            Command::new(&program).args(["orphan", &parent]).spawn().map_err(|error| format!("start child: {error}"))?;
+        let _orphan = Command::new(&program)
+            .args(["orphan", &parent])
+            .spawn()
+            .map_err(|error| format!("start child: {error}"))?;
     }
     Ok(ExitCode::SUCCESS)
 }

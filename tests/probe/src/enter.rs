@@ -41,7 +41,8 @@ impl From<io::Error> for Refusal {
 pub(crate) fn run(spec: &str) -> Outcome {
     // The other half of a container's life line: its wrapper dies with the suite, and PID 1 with its wrapper.
     prctl::set_pdeathsig(Signal::SIGKILL).map_err(|errno| format!("set the parent-death signal: {errno}"))?;
-    let spec: Spec = serde_json::from_str(spec).map_err(|error| format!("parse the container's description: {error}"))?;
+    let spec: Spec =
+        serde_json::from_str(spec).map_err(|error| format!("parse the container's description: {error}"))?;
     // Opened close-on-exec, as std opens all files: its end of file tells the reader that exec has happened.
     let mut report = OpenOptions::new()
         .write(true)
@@ -150,7 +151,8 @@ fn bind(source: &Path, target: &Path) -> Result<(), String> {
     mount(Some(&outside), target, None::<&str>, MsFlags::MS_BIND, None::<&str>)
         .map_err(|errno| format!("bind {}: {errno}", source.display()))?;
     let read_only = MsFlags::MS_BIND | MsFlags::MS_REMOUNT | MsFlags::MS_RDONLY;
-    mount(None::<&str>, target, None::<&str>, read_only, None::<&str>).map_err(|errno| format!("make read-only: {errno}"))
+    mount(None::<&str>, target, None::<&str>, read_only, None::<&str>)
+        .map_err(|errno| format!("make read-only: {errno}"))
 }
 
 /// Missing directories are made with mode 0755; those that exist keep theirs.
@@ -164,7 +166,8 @@ fn make_directories(path: &Path) -> Result<(), String> {
 }
 
 fn set_mode(path: &Path, mode: u32) -> Result<(), String> {
-    fs::set_permissions(path, Permissions::from_mode(mode)).map_err(|error| format!("set mode of {}: {error}", path.display()))
+    fs::set_permissions(path, Permissions::from_mode(mode))
+        .map_err(|error| format!("set mode of {}: {error}", path.display()))
 }
 
 fn make_device(device: &Device) -> Result<(), String> {
@@ -192,10 +195,10 @@ fn exec(process: &Process) -> Refusal {
 
 /// The command of an image, looked up in the root, PATH and user files of the caller's mount namespace.
 pub(crate) fn command(process: &Process) -> Result<Command, Refusal> {
-    let (program, args) = process.argv.split_first().ok_or_else(|| Refusal {
-        code: NOT_FOUND,
-        reason: "the image names no command".to_owned(),
-    })?;
+    let (program, args) = process
+        .argv
+        .split_first()
+        .ok_or_else(|| Refusal { code: NOT_FOUND, reason: "the image names no command".to_owned() })?;
     let mut command = Command::new(program);
     command.args(args).current_dir(&process.working_dir).env_clear();
     command.envs(process.env.iter().filter_map(|variable| variable.split_once('=')));
@@ -229,9 +232,9 @@ fn identity(user: &str) -> Result<Option<(u32, u32)>, String> {
 
 /// The line of passwd(5) or group(5) whose name or number (third field) is `key`, split into fields.
 fn find_entry<'a>(text: &'a str, key: &str) -> Option<Vec<&'a str>> {
-    text.lines().map(|line| line.split(':').collect()).find(|fields: &Vec<&str>| {
-        fields.first() == Some(&key) || fields.get(2) == Some(&key)
-    })
+    text.lines()
+        .map(|line| line.split(':').collect())
+        .find(|fields: &Vec<&str>| fields.first() == Some(&key) || fields.get(2) == Some(&key))
 }
 
 fn entry_number(entry: Option<Vec<&str>>, field: usize) -> Option<u32> {

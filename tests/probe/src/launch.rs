@@ -60,6 +60,7 @@ pub(crate) fn exec(owner: &str, entry: &str) -> Outcome {
 
 /// Leads a session and arms the death signal that ties this process to the suite.
 fn attend(owner: &str) -> Result<(), String> {
+    close_inherited()?;
     prctl::set_pdeathsig(Signal::SIGKILL).map_err(|errno| format!("set the parent-death signal: {errno}"))?;
     // The owner may have died before the signal was armed: then a stranger is the parent now (prctl(2)).
     let parent = unistd::getppid().to_string();
@@ -67,6 +68,17 @@ fn attend(owner: &str) -> Result<(), String> {
         return Err(format!("find the suite: expected parent {owner}, found {parent}"));
     }
     unistd::setsid().map_err(|errno| format!("start a session: {errno}"))?;
+    Ok(())
+}
+
+/// Closes what the suite's own caller may have left open, so that no container inherits it. Standard streams stay.
+fn close_inherited() -> Result<(), String> {
+    let listed = fs::read_dir("/proc/self/fd").map_err(|error| format!("list open files: {error}"))?;
+    let numbers: Vec<i32> = listed.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).collect();
+    for number in numbers.into_iter().filter(|number| *number > 2) {
+        // EBADF: the listing's own handle, which is closed by now.
+        let _ = unistd::close(number);
+    }
     Ok(())
 }
 
@@ -82,6 +94,7 @@ pub(crate) fn join(groups: &[std::path::PathBuf]) -> Result<(), String> {
 /// Waits, and says a death by signal n as 128 + n, as docker does.
 fn ending(mut child: Child) -> Outcome {
     let status = child.wait().map_err(|error| format!("wait for the child: {error}"))?;
-    let code = status.code().or_else(|| status.signal().map(|signal| 128 + signal)).and_then(|code| u8::try_from(code).ok());
+    let code =
+        status.code().or_else(|| status.signal().map(|signal| 128 + signal)).and_then(|code| u8::try_from(code).ok());
     code.map(ExitCode::from).ok_or_else(|| format!("read exit code: found {status}"))
 }

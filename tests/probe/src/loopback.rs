@@ -14,8 +14,8 @@ const MESSAGE_BYTES: u32 = 32;
 
 pub(crate) fn up() -> Result<(), String> {
     let fault = |errno: nix::Error| format!("bring up lo: {errno}");
-    let netlink =
-        socket(AddressFamily::Netlink, SockType::Raw, SockFlag::SOCK_CLOEXEC, SockProtocol::NetlinkRoute).map_err(fault)?;
+    let netlink = socket(AddressFamily::Netlink, SockType::Raw, SockFlag::SOCK_CLOEXEC, SockProtocol::NetlinkRoute)
+        .map_err(fault)?;
     sendto(netlink.as_raw_fd(), &request(), &NetlinkAddr::new(0, 0), MsgFlags::empty()).map_err(fault)?;
     let mut reply = [0; 256];
     let length = recv(netlink.as_raw_fd(), &mut reply, MsgFlags::empty()).map_err(fault)?;

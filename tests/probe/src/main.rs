@@ -20,7 +20,7 @@ type Outcome = Result<ExitCode, String>;
 /// Exit code of a command line that this program does not understand, as in sysexits.h.
 const EX_USAGE: u8 = 64;
 
-/// Exit code of this program's own failures, as docker's of its own: what it runs for others seldom uses it.
+/// Exit code of a failure to enter a container, as docker's: it must differ from what the command itself may say.
 const OWN_FAILURE: u8 = 125;
 
 const USAGE: &str = "usage: probe COMMAND
@@ -48,7 +48,7 @@ fn main() -> ExitCode {
     };
     outcome.unwrap_or_else(|message| {
         eprintln!("probe: {message}");
-        ExitCode::from(OWN_FAILURE)
+        if args.first().is_some_and(|word| word == "exec") { ExitCode::from(OWN_FAILURE) } else { ExitCode::FAILURE }
     })
 }
 

@@ -17,6 +17,7 @@ struct Process {
     /// One letter, as in proc_pid_stat(5): `Z` is a zombie.
     state: char,
     comm: String,
+    threads: u64,
     /// Clock ticks after boot; with the pid it names a process for good.
     start: u64,
 }
@@ -59,6 +60,7 @@ fn parse_stat(stat: &str) -> Option<Process> {
         comm: comm.to_owned(),
         state: fields.first()?.chars().next()?,
         ppid: fields.get(1)?.parse().ok()?,
+        threads: fields.get(17)?.parse().ok()?,
         start: fields.get(19)?.parse().ok()?,
     })
 }
@@ -118,8 +120,8 @@ mod tests {
 
     #[test]
     fn a_comm_with_spaces_and_parentheses_is_kept() {
-        let stat = "42 (a) b (c) Z 1 42 42 0 -1 4194304 0 0 0 0 0 0 0 0 20 0 1 0 777 0 0";
-        let expected = Process { pid: 42, ppid: 1, state: 'Z', comm: "a) b (c".to_owned(), start: 777 };
+        let stat = "42 (a) b (c) Z 1 42 42 0 -1 4194304 0 0 0 0 0 0 0 0 20 0 3 0 777 0 0";
+        let expected = Process { pid: 42, ppid: 1, state: 'Z', comm: "a) b (c".to_owned(), threads: 3, start: 777 };
         assert_eq!(parse_stat(stat), Some(expected));
     }
 

@@ -88,12 +88,16 @@ impl Hierarchy {
     pub(crate) fn as_mount(&self) -> GroupMount {
         let directory = |name: &str| Path::new("/sys/fs/cgroup").join(name);
         match &self.version {
-            Version::V2 => {
-                GroupMount { target: self.mountpoint.clone(), fstype: "cgroup2", data: String::new(), aliases: Vec::new() }
-            }
+            Version::V2 => GroupMount {
+                target: self.mountpoint.clone(),
+                fstype: "cgroup2",
+                data: String::new(),
+                aliases: Vec::new(),
+            },
             Version::V1(name) => {
                 let data = if name.starts_with("name=") { format!("none,{name}") } else { name.clone() };
-                let aliases = if name.contains(',') { name.split(',').map(str::to_owned).collect() } else { Vec::new() };
+                let aliases =
+                    if name.contains(',') { name.split(',').map(str::to_owned).collect() } else { Vec::new() };
                 let target = directory(name.strip_prefix("name=").unwrap_or(name));
                 GroupMount { target, fstype: "cgroup", data, aliases }
             }
@@ -173,11 +177,14 @@ impl Groups {
     pub(crate) fn tasks_charged(&self) -> Result<u64, Error> {
         let path = self.pids_file("pids.current")?;
         let text = fs::read_to_string(&path).map_err(Error::io(format!("read {}", path.display())))?;
-        text.trim().parse().map_err(|_| Error::Engine(format!("read {}: expected a number, found `{text}`", path.display())))
+        text.trim()
+            .parse()
+            .map_err(|_| Error::Engine(format!("read {}: expected a number, found `{text}`", path.display())))
     }
 
     fn pids_file(&self, name: &str) -> Result<PathBuf, Error> {
-        let directory = self.pids.as_ref().ok_or_else(|| Error::Engine("count tasks: no pids controller here".to_owned()))?;
+        let directory =
+            self.pids.as_ref().ok_or_else(|| Error::Engine("count tasks: no pids controller here".to_owned()))?;
         Ok(directory.join(name))
     }
 
@@ -193,7 +200,8 @@ fn hand_down(parent: &Path) -> Result<(), Error> {
     for controller in controllers_of(parent, "cgroup.controllers") {
         if !given.contains(&controller) {
             let path = parent.join("cgroup.subtree_control");
-            fs::write(&path, format!("+{controller}")).map_err(Error::io(format!("hand {controller} down in {}", path.display())))?;
+            fs::write(&path, format!("+{controller}"))
+                .map_err(Error::io(format!("hand {controller} down in {}", path.display())))?;
         }
     }
     Ok(())
@@ -227,8 +235,13 @@ fn remove_tree(group: &Path) -> bool {
 }
 
 fn children(group: &Path) -> Vec<PathBuf> {
-    let entries = fs::read_dir(group).map(|entries| entries.filter_map(Result::ok).collect::<Vec<_>>()).unwrap_or_default();
-    entries.into_iter().filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir())).map(|entry| entry.path()).collect()
+    let entries =
+        fs::read_dir(group).map(|entries| entries.filter_map(Result::ok).collect::<Vec<_>>()).unwrap_or_default();
+    entries
+        .into_iter()
+        .filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()))
+        .map(|entry| entry.path())
+        .collect()
 }
 
 #[cfg(test)]

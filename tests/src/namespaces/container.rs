@@ -3,21 +3,21 @@
 //! started it: the kernel's parent-death signal is armed on that thread (prctl(2)).
 
 use super::Namespaces;
-use super::cgroup::Groups;
+use super::home::{self, Home, read_end};
 use super::terminal::Terminal;
 use crate::engine::{Container, ContainerPid, ExitCode, HostPid, Input, Launch, Output, Process, Signal, Status};
 use crate::spec::{self, Entry, Place};
 use crate::{Error, Interrupt};
-use rustix::fs::{CWD, FileType, Mode, OFlags, mknodat};
+use rustix::fs::OFlags;
 use rustix::process::{Pid, PidfdFlags, kill_process_group, pidfd_open, pidfd_send_signal};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use std::fs::{self, File, OpenOptions};
-use std::io::{ErrorKind, Read, Seek, SeekFrom};
+use std::io::{ErrorKind, Read};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::process::ExitStatusExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -37,19 +37,13 @@ pub(super) struct Contained<'a> {
     home: Home,
     outside: Mutex<Outside>,
     pid: HostPid,
-    /// Refers to PID 1 whatever its number is used for later.
-    init: OwnedFd,
+    /// Refers to PID 1 whatever its number is used for later; none where PID 1 had ended before it could be opened.
+    init: Option<OwnedFd>,
     terminal: Option<Terminal>,
     /// What commands run with; only argv differs.
     process: spec::Process,
     commands: AtomicU32,
     removed: bool,
-}
-
-/// The container's directory and groups.
-struct Home {
-    directory: PathBuf,
-    groups: Groups,
 }
 
 /// The probe that is the parent of PID 1, and what it ended with.
@@ -64,42 +58,6 @@ struct Outside {
 enum Report {
     Pid(i32),
     Error(String),
-}
-
-impl Home {
-    fn create(engine: &Namespaces) -> Result<Home, Error> {
-        let name = engine.owner.next_name();
-        let groups = Groups::create(&engine.hierarchies, &name)?;
-        let home = Home { directory: engine.scratch.join(name), groups };
-        let made = fs::create_dir_all(home.directory.join("root")).map_err(Error::io(format!("make {}", home.directory.display())));
-        let made = made.and_then(|()| {
-            mknodat(CWD, home.report(), FileType::Fifo, Mode::RUSR | Mode::WUSR, 0)
-                .map_err(|errno| Error::io(format!("make {}", home.report().display()))(errno.into()))
-        });
-        match made {
-            Ok(()) => Ok(home),
-            Err(error) => Err(home.remove().err().unwrap_or(error)),
-        }
-    }
-
-    fn report(&self) -> PathBuf {
-        self.directory.join("report")
-    }
-
-    fn log(&self) -> PathBuf {
-        self.directory.join("log")
-    }
-
-    fn remove(&self) -> Result<(), Error> {
-        let groups = self.groups.remove();
-        let directory = match fs::remove_dir_all(&self.directory) {
-            Err(error) if error.kind() != ErrorKind::NotFound => {
-                Err(Error::io(format!("remove {}", self.directory.display()))(error))
-            }
-            _ => Ok(()),
-        };
-        groups.and(directory)
-    }
 }
 
 impl<'a> Contained<'a> {
@@ -130,7 +88,7 @@ impl<'a> Contained<'a> {
         engine: &Namespaces,
         launch: &Launch<'_>,
         home: &Home,
-    ) -> Result<(Child, HostPid, OwnedFd, Option<Terminal>), Error> {
+    ) -> Result<(Child, HostPid, Option<OwnedFd>, Option<Terminal>), Error> {
         if let Some(max) = launch.pids_max {
             home.groups.limit_tasks(max)?;
         }
@@ -165,15 +123,18 @@ impl<'a> Contained<'a> {
 
     fn take_down(&mut self) -> Result<(), Error> {
         self.removed = true;
-        // ESRCH: PID 1 has ended already.
-        let _ = pidfd_send_signal(&self.init, rustix::process::Signal::KILL);
+        if let Some(init) = &self.init {
+            // ESRCH: PID 1 has ended meanwhile.
+            let _ = pidfd_send_signal(init, rustix::process::Signal::KILL);
+        }
         let ended = Interrupt::default().until("the container's end", KILL_TIMEOUT, || self.ended());
         self.home.remove().and(ended.map(|_| ()))
     }
 
     fn run(&self, argv: &[&str], limit: Duration, output: &Path, errors: &Path) -> Result<ExitCode, Error> {
         let create = |path: &Path| File::create(path).map_err(Error::io(format!("create {}", path.display())));
-        let process = spec::Process { argv: argv.iter().map(|word| (*word).to_owned()).collect(), ..self.process.clone() };
+        let process =
+            spec::Process { argv: argv.iter().map(|word| (*word).to_owned()).collect(), ..self.process.clone() };
         let entry = to_json(&Entry { pid: self.pid.0, groups: self.home.groups.entrances(), process })?;
         let mut child = Command::new(&self.engine.probe)
             .args(["exec", &self.engine.owner.pid.to_string(), &entry])
@@ -208,7 +169,8 @@ impl<'a> Contained<'a> {
         if !answer.status.success() {
             return Err(Error::Engine(String::from_utf8_lossy(&answer.stderr).trim().to_owned()));
         }
-        serde_json::from_slice(&answer.stdout).map_err(|error| Error::Engine(format!("read the probe's answer: {error}")))
+        serde_json::from_slice(&answer.stdout)
+            .map_err(|error| Error::Engine(format!("read the probe's answer: {error}")))
     }
 }
 
@@ -243,12 +205,21 @@ impl Container for Contained<'_> {
         self.home.groups.tasks_charged()
     }
 
-    fn signal(&self, signal: Signal) -> Result<(), Error> {
+    fn signal(&self, pid: ContainerPid, signal: Signal) -> Result<(), Error> {
         let signal = match signal {
             Signal::Term => rustix::process::Signal::TERM,
             Signal::Kill => rustix::process::Signal::KILL,
+            Signal::Stop => rustix::process::Signal::STOP,
+            Signal::Continue => rustix::process::Signal::CONT,
         };
-        pidfd_send_signal(&self.init, signal).map_err(|errno| Error::io("signal the container")(errno.into()))
+        let fault =
+            |errno: rustix::io::Errno| Error::io(format!("signal process {pid} of the container"))(errno.into());
+        let gone = || Error::Engine(format!("signal process {pid} of the container: it has ended"));
+        if pid == ContainerPid::INIT {
+            return pidfd_send_signal(self.init.as_ref().ok_or_else(gone)?, signal).map_err(fault);
+        }
+        let outside = home::find_outside(self.pid, pid)?.ok_or_else(gone)?;
+        pidfd_send_signal(open_process(outside)?.ok_or_else(gone)?, signal).map_err(fault)
     }
 
     fn type_in(&self, keys: &[u8]) -> Result<(), Error> {
@@ -366,9 +337,14 @@ fn died(status: ExitStatus, home: &Home) -> Error {
     Error::Engine(format!("start the container: expected a pid, found {status}: {}", log.trim()))
 }
 
-fn open_process(pid: HostPid) -> Result<OwnedFd, Error> {
+/// `None` where the process has ended already: a container may live for less than a millisecond.
+fn open_process(pid: HostPid) -> Result<Option<OwnedFd>, Error> {
     let raw = Pid::from_raw(pid.0).ok_or_else(|| Error::Engine(format!("open process {pid}: not a pid")))?;
-    pidfd_open(raw, PidfdFlags::empty()).map_err(|errno| Error::io(format!("open process {pid}"))(errno.into()))
+    match pidfd_open(raw, PidfdFlags::empty()) {
+        Ok(process) => Ok(Some(process)),
+        Err(rustix::io::Errno::SRCH) => Ok(None),
+        Err(errno) => Err(Error::io(format!("open process {pid}"))(errno.into())),
+    }
 }
 
 /// Kills a probe outside and all that it has started: it leads a session, and so a group, of its own.
@@ -383,15 +359,4 @@ fn kill_session(child: &mut Child) {
 fn exit_code(status: ExitStatus) -> ExitCode {
     let code = status.code().or_else(|| status.signal().map(|signal| 128 + signal));
     ExitCode(code.and_then(|code| u8::try_from(code).ok()).unwrap_or(u8::MAX))
-}
-
-/// The last `max` bytes of a file.
-fn read_end(path: &Path, max: u64) -> Result<String, Error> {
-    let fault = || Error::io(format!("read {}", path.display()));
-    let mut file = File::open(path).map_err(fault())?;
-    let length = file.metadata().map_err(fault())?.len();
-    file.seek(SeekFrom::Start(length.saturating_sub(max))).map_err(fault())?;
-    let mut bytes = Vec::new();
-    file.take(max).read_to_end(&mut bytes).map_err(fault())?;
-    Ok(String::from_utf8_lossy(&bytes).into_owned())
 }

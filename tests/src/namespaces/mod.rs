@@ -4,6 +4,7 @@
 
 mod cgroup;
 mod container;
+mod home;
 mod owner;
 mod terminal;
 
@@ -35,7 +36,9 @@ impl Namespaces {
     /// Without root; where control groups cannot be read; where leftovers cannot be removed.
     pub fn new(probe: &Path, scratch: &Path, interrupt: Interrupt) -> Result<Namespaces, Error> {
         if !rustix::process::geteuid().is_root() {
-            return Err(Error::Engine("start engine namespaces: expected root, found another user\nhint: run as root".to_owned()));
+            return Err(Error::Engine(
+                "start engine namespaces: expected root, found another user\nhint: run as root".to_owned(),
+            ));
         }
         let absolute = |path: &Path| path.canonicalize().map_err(Error::io(format!("find {}", path.display())));
         let (probe, scratch) = (absolute(probe)?, absolute(scratch)?);

@@ -86,7 +86,9 @@ fn collect_stale(directory: &Path, depth: usize, stale: &mut Vec<PathBuf>) {
 
 /// A directory that cannot be listed has gone meanwhile, or was never there: nothing of ours is in it.
 fn list(directory: &Path) -> Vec<PathBuf> {
-    fs::read_dir(directory).map(|entries| entries.filter_map(|entry| Some(entry.ok()?.path())).collect()).unwrap_or_default()
+    fs::read_dir(directory)
+        .map(|entries| entries.filter_map(|entry| Some(entry.ok()?.path())).collect())
+        .unwrap_or_default()
 }
 
 fn is_stale(path: &Path) -> bool {
@@ -113,7 +115,9 @@ mod tests {
 
     #[test]
     fn names_of_others_are_left_alone() {
-        for name in ["docker", "dind-suite", "dind-suite-1-2", "dind-suite-1-2-x", "dind-suite-1-2-3-4", "xdind-suite-1-2-3"] {
+        for name in
+            ["docker", "dind-suite", "dind-suite-1-2", "dind-suite-1-2-x", "dind-suite-1-2-3-4", "xdind-suite-1-2-3"]
+        {
             assert_eq!(Owner::of(name), None, "{name}");
         }
     }

@@ -44,7 +44,8 @@ impl Terminal {
 
     /// All that was shown so far, at most [`OUTPUT_BYTES_MAX`] bytes of it.
     pub(crate) fn shown(&self) -> Result<String, Error> {
-        let mut shown = self.shown.lock().map_err(|_| Error::Engine("read the terminal: a reader panicked".to_owned()))?;
+        let mut shown =
+            self.shown.lock().map_err(|_| Error::Engine("read the terminal: a reader panicked".to_owned()))?;
         let mut chunk = [0; 4096];
         while shown.len() < OUTPUT_BYTES_MAX {
             match (&self.master).read(&mut chunk) {

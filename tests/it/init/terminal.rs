@@ -1,0 +1,185 @@
+//! The terminal: the command owns it where the init did, so that control characters reach it, and a shell above the
+//! init keeps control of its jobs.
+
+use std::fs::{File, OpenOptions};
+use std::io::{Read, Write};
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::thread;
+
+use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
+
+use super::process::{Checked, HostPid, Stat, children, descendants, equal, eventually, send};
+use super::{Check, Peer, Subject};
+
+pub(crate) const CHECKS: &[(&str, Check, Peer)] = &[
+    ("gives_the_terminal_to_the_command", interrupt, Peer::Passes),
+    ("leaves_a_terminal_of_another_namespace_right", unshared, Peer::Fails),
+    ("stops_and_continues_as_a_job", job, Peer::Fails),
+    ("leaves_the_terminal_alone_in_the_background", background, Peer::Fails),
+    ("gives_the_terminal_back", back, Peer::Fails),
+];
+
+/// A command on a terminal of its own. Dropping it kills everything there.
+struct Session {
+    launcher: Child,
+    master: File,
+    output: Receiver<u8>,
+    seen: String,
+}
+
+impl Session {
+    /// Starts `words` as the leader of a session whose terminal the test holds.
+    fn start(words: &[&str]) -> Checked<Self> {
+        let failed = |error| format!("open a terminal: {error}");
+        let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC).map_err(failed)?;
+        grantpt(&master).and_then(|()| unlockpt(&master)).map_err(failed)?;
+        let name = ptsname(&master, Vec::new()).map_err(failed)?;
+        let name = name.to_str().map_err(|error| error.to_string())?.to_owned();
+        let slave =
+            OpenOptions::new().read(true).write(true).open(&name).map_err(|error| format!("open {name}: {error}"))?;
+        let stream = || slave.try_clone().map(Stdio::from).map_err(|error| error.to_string());
+        let mut command = Command::new("setsid");
+        command.args(["--ctty", "--wait"]).args(words).stdin(stream()?).stdout(stream()?).stderr(stream()?);
+        command.env("PS1", "$ ").env("HISTFILE", "/dev/null").env("INPUTRC", "/dev/null").env("TERM", "dumb");
+        let launcher = command.spawn().map_err(|error| format!("start {words:?}: {error}"))?;
+        let master = File::from(master);
+        let mut reader = master.try_clone().map_err(|error| error.to_string())?;
+        let (sender, output) = channel();
+        thread::spawn(move || {
+            let mut byte = [0];
+            // EIO: the last process on the terminal is gone.
+            while matches!(reader.read(&mut byte), Ok(1)) && sender.send(byte[0]).is_ok() {}
+        });
+        Ok(Self { launcher, master, output, seen: String::new() })
+    }
+
+    fn leader(&self) -> HostPid {
+        self.launcher.id().cast_signed()
+    }
+
+    /// Types text.
+    fn write(&mut self, text: &str) -> Checked {
+        self.master.write_all(text.as_bytes()).map_err(|error| format!("type {text:?}: {error}"))
+    }
+
+    /// Waits until `text` was shown, and takes everything up to it.
+    fn expect(&mut self, text: &str) -> Checked {
+        let (output, seen) = (&self.output, &mut self.seen);
+        let found = eventually(&format!("the terminal shows {text:?}"), || {
+            seen.extend(output.try_iter().map(char::from));
+            seen.contains(text)
+        });
+        found.map_err(|error| format!("{error}; it shows {:?}", self.seen))?;
+        self.seen = self.seen.split_once(text).map_or_else(String::new, |(_, rest)| rest.to_owned());
+        Ok(())
+    }
+
+    /// Waits until a process called `name` runs below the leader and has the terminal.
+    fn foreground(&self, name: &str) -> Checked {
+        let leader = self.leader();
+        eventually(&format!("{name} has the terminal"), || {
+            let all = descendants(leader).into_iter().filter_map(Stat::of);
+            all.into_iter().any(|stat| stat.name == name && stat.foreground == stat.group && stat.state == "S")
+        })
+    }
+
+    /// The exit code.
+    fn wait(&mut self) -> Checked<Option<i32>> {
+        let mut status = None;
+        eventually("the command has ended", || {
+            status = self.launcher.try_wait().ok().flatten();
+            status.is_some()
+        })?;
+        Ok(status.and_then(|status| status.code()))
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        for process in descendants(self.leader()) {
+            send(process, rustix::process::Signal::KILL);
+        }
+        let _ = self.launcher.kill();
+        let _ = self.launcher.wait();
+    }
+}
+
+fn words(subject: &Subject) -> Vec<String> {
+    subject.0.iter().map(|word| word.display().to_string()).collect()
+}
+
+/// An interactive shell in which the subject can be started as `init`.
+fn shell(subject: &Subject) -> Checked<Session> {
+    let mut session = Session::start(&["bash", "--norc", "--noprofile", "-i"])?;
+    session.write(&format!("init() {{ {} \"$@\"; }}; echo sh''ell\n", words(subject).join(" ")))?;
+    session.expect("shell")?;
+    Ok(session)
+}
+
+/// Says when it is interrupted, and ends with 3.
+const INTERRUPTIBLE: &str = "trap 'echo interrupted; exit 3' INT; echo ready; while :; do sleep 0.01; done";
+
+fn interrupt(subject: &Subject) -> Checked {
+    let init = words(subject);
+    // As runc does it: PID 1 leads a session that has the terminal.
+    let mut line = vec!["unshare", "--pid", "--fork", "--mount-proc", "--kill-child", "setsid", "--ctty"];
+    line.extend(init.iter().map(String::as_str));
+    line.extend(["sh", "-c", INTERRUPTIBLE]);
+    let mut session = Session::start(&line)?;
+    session.expect("ready")?;
+    session.write("\x03")?;
+    session.expect("interrupted")?;
+    equal("exit code", session.wait()?, Some(3))
+}
+
+fn unshared(subject: &Subject) -> Checked {
+    let init = words(subject);
+    let mut line = vec!["unshare", "--pid", "--fork", "--mount-proc", "--kill-child"];
+    line.extend(init.iter().map(String::as_str));
+    line.extend(["bash", "-c", "n=0; trap 'n=$((n+1)); echo seen $n' INT; echo ready; read x; echo got $x; exit $n"]);
+    let mut session = Session::start(&line)?;
+    session.expect("ready")?;
+    session.write("\x03")?;
+    session.expect("seen 1")?;
+    session.write("word\n")?;
+    session.expect("got word")?;
+    equal("interrupts", session.wait()?, Some(1))
+}
+
+fn job(subject: &Subject) -> Checked {
+    let mut session = shell(subject)?;
+    session.write(&format!("{} sleep 1000\n", words(subject).join(" ")))?;
+    session.foreground("sleep")?;
+    session.write("\x1a")?;
+    session.expect("Stopped")?;
+    session.write("fg\n")?;
+    session.foreground("sleep")?;
+    session.write("\x03")?;
+    session.write("echo co''de=$?\n")?;
+    session.expect("code=130")
+}
+
+fn background(subject: &Subject) -> Checked {
+    let mut session = shell(subject)?;
+    session.write(&format!("{} sleep 1000 &\n", words(subject).join(" ")))?;
+    let leader = session.leader();
+    eventually("sleep runs", || descendants(leader).into_iter().filter_map(Stat::of).any(|stat| stat.name == "sleep"))?;
+    session.write("echo al''ive\n")?;
+    session.expect("alive")?;
+    session.write("fg\n")?;
+    session.foreground("sleep")?;
+    session.write("\x03")?;
+    session.write("echo co''de=$?\n")?;
+    session.expect("code=130")
+}
+
+fn back(subject: &Subject) -> Checked {
+    // A script is no job control shell: it does not take the terminal back itself.
+    let script = format!("{} true; echo ready; read x; echo got $x", words(subject).join(" "));
+    let mut session = Session::start(&["sh", "-c", &script])?;
+    session.expect("ready")?;
+    session.write("word\n")?;
+    session.expect("got word")?;
+    equal("children", children(session.leader()).len(), 0)
+}
