@@ -139,7 +139,7 @@ fn walk(root: &Path, folder: &Path, found: &mut Contents) -> Result<()> {
 fn is_kept(path: &str) -> bool {
     let below = |folder: &&str| path == *folder || path.strip_prefix(*folder).is_some_and(|rest| rest.starts_with('/'));
     let copyright = path.starts_with("usr/share/doc/") && path.ends_with("/copyright");
-    copyright || (KEPT.iter().any(|folder| below(folder)) && !LEFT_OUT.iter().any(|folder| below(folder)))
+    copyright || (KEPT.iter().any(below) && !LEFT_OUT.iter().any(below))
 }
 
 /// /usr/local/bin, and docker-init for what Debian calls tini-static.

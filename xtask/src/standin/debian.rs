@@ -156,7 +156,7 @@ impl Selection {
     }
 
     /// Whether the lists were the host's, which may be too old for what the archive still holds.
-    pub(super) fn from_host(&self) -> bool {
+    pub(super) fn is_from_host(&self) -> bool {
         self.archive.lists == Path::new(HOST_LISTS)
     }
 
@@ -195,8 +195,10 @@ impl Selection {
         progress: &mut dyn FnMut(&str),
     ) -> Result<()> {
         let versions: Vec<_> = self.packages.iter().map(|(name, version)| format!("{name}={version}")).collect();
-        let mut bootstrap = Command::new("mmdebstrap");
+        // If this process is killed, mmdebstrap must not go on in a folder that the next run removes.
+        let mut bootstrap = Command::new("setpriv");
         bootstrap
+            .args(["--pdeathsig", "TERM", "mmdebstrap"])
             .args(["--variant=extract", "--mode=root", "--format=directory", "--skip=update"])
             .arg(format!("--architectures={}", release.architecture))
             .arg(format!("--setup-hook={SETUP_HOOK}"))

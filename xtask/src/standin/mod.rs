@@ -99,7 +99,7 @@ pub fn build(
     fs::create_dir_all(&home).with_context(|| format!("create {}", home.display()))?;
     // apt takes a relative path as one of its own folders.
     let home = home.canonicalize().with_context(|| format!("find {}", home.display()))?;
-    for program in ["mmdebstrap", "apt-get"] {
+    for program in ["mmdebstrap", "apt-get", "setpriv"] {
         setup::require(program)?;
     }
     let _lock = lock(&home, interrupt, progress)?;
@@ -114,7 +114,7 @@ pub fn build(
     }
     remove_leftovers(&home)?;
     let selection = match construct(&home, release, &selection, request, interrupt, progress) {
-        Err(_) if selection.from_host() && !interrupt.is_raised() => {
+        Err(_) if selection.is_from_host() && !interrupt.is_raised() => {
             progress("the host's package lists are too old, fetching new ones");
             let fresh = Selection::fetched(&home, release, interrupt)?;
             construct(&home, release, &fresh, request, interrupt, progress)?;
