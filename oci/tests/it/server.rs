@@ -1,7 +1,7 @@
 //! A registry that answers whatever a test wants, byte for byte: odd headers, cut bodies, silence. One answer a connection.
 
 use std::io::{BufRead, BufReader, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
@@ -26,6 +26,8 @@ pub(crate) struct Server {
     address: SocketAddr,
     requests: Arc<Mutex<Vec<Request>>>,
     stop: Arc<AtomicBool>,
+    /// The connection that is being answered.
+    current: Arc<Mutex<Option<TcpStream>>>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -34,22 +36,25 @@ impl Server {
     pub(crate) fn start(answer: impl Fn(&Request, &mut TcpStream) + Send + 'static) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
-        let (requests, stop) = (Arc::new(Mutex::new(Vec::new())), Arc::new(AtomicBool::new(false)));
-        let (seen, stopped) = (Arc::clone(&requests), Arc::clone(&stop));
+        let requests = Arc::<Mutex<Vec<Request>>>::default();
+        let (stop, current) = (Arc::<AtomicBool>::default(), Arc::<Mutex<Option<TcpStream>>>::default());
+        let (seen, stopped, answering) = (Arc::clone(&requests), Arc::clone(&stop), Arc::clone(&current));
         let thread = std::thread::spawn(move || {
             for stream in listener.incoming() {
+                let mut stream = stream.unwrap();
+                *answering.lock().unwrap() = Some(stream.try_clone().unwrap());
                 if stopped.load(Ordering::SeqCst) {
                     return;
                 }
-                let mut stream = stream.unwrap();
                 // What is no HTTP request (a TLS greeting, a closed connection) gets no answer.
                 if let Some(request) = read_request(&stream) {
                     seen.lock().unwrap().push(request.clone());
                     answer(&request, &mut stream);
                 }
+                answering.lock().unwrap().take();
             }
         });
-        Self { address, requests, stop, thread: Some(thread) }
+        Self { address, requests, stop, current, thread: Some(thread) }
     }
 
     /// `127.0.0.1:PORT`
@@ -69,6 +74,10 @@ impl Server {
 impl Drop for Server {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::SeqCst);
+        // Ends an answer that waits for its client.
+        if let Some(stream) = self.current.lock().unwrap().take() {
+            let _ = stream.shutdown(Shutdown::Both);
+        }
         // Wakes the accept; where that fails the listener is gone already.
         let _ = TcpStream::connect(self.address);
         if let Some(thread) = self.thread.take() {

@@ -42,10 +42,16 @@ impl Tarball {
     }
 
     /// Adds an entry whose name is written as it is, however bad, and whose header `change` has the last word on.
-    pub(crate) fn entry(mut self, path: &str, kind: EntryType, content: &[u8], change: impl Fn(&mut Header)) -> Self {
+    pub(crate) fn entry(
+        mut self,
+        path: &str,
+        kind: EntryType,
+        content: &[u8],
+        change: impl FnOnce(&mut Header),
+    ) -> Self {
         let records = std::mem::take(&mut self.records);
         if !records.is_empty() {
-            self = self.entry("pax", EntryType::XHeader, &records, |_| {});
+            self = self.entry("pax", EntryType::XHeader, &records, (|_| {}) as fn(&mut Header));
         }
         let mut header = Header::new_ustar();
         header.as_old_mut().name[..path.len()].copy_from_slice(path.as_bytes());

@@ -222,7 +222,7 @@ fn owners_modes_devices_and_attributes() {
     assert!(types[0].is_char_device() && types[1].is_block_device() && types[2].is_fifo());
     assert_eq!(meta("null").rdev(), rustix::fs::makedev(1, 3));
     let attribute = |file: &str, name: &str| {
-        let mut value = vec![0; 64];
+        let mut value = [0; 64];
         let length = rustix::fs::lgetxattr(scene.root().join(file), name, &mut value[..]).unwrap();
         value[..length].to_vec()
     };
@@ -304,7 +304,7 @@ fn damage_is_named() {
         (whole[..whole.len() / 2].to_vec(), DiffId::of(&tar), "ends too early"),
         (whole[..5].to_vec(), DiffId::of(&tar), "ends too early"),
         (wrong_sum, DiffId::of(&tar), "checksum"),
-        ([&whole[..], b"garbage"].concat(), DiffId::of(&tar), "gzip header"),
+        ([&whole[..], b"more than a header"].concat(), DiffId::of(&tar), "gzip header"),
         (b"garbage".repeat(100), DiffId::of(b""), "numeric field"),
         (b"garbage".to_vec(), DiffId::of(b""), "mid-header"),
         (gzip(&flipped), DiffId::of(&flipped), "checksum: expected"),
