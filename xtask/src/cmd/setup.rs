@@ -1,6 +1,7 @@
 //! `setup`: installs the Debian packages that a machine lacks; the list of them is here, and whoever needs a tool asks here for it.
 
-use std::path::Path;
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
 use xshell::{Shell, cmd};
@@ -17,6 +18,8 @@ struct Tool {
 const TOOLS: &[Tool] = &[
     Tool { file: "unshare", package: "util-linux", why: "namespaces engine" },
     Tool { file: "nsenter", package: "util-linux", why: "namespaces engine" },
+    Tool { file: "setpriv", package: "util-linux", why: "stand-in base" },
+    Tool { file: "/usr/share/keyrings/debian-archive-keyring.gpg", package: "debian-archive-keyring", why: "stand-in base" },
     Tool { file: "mmdebstrap", package: "mmdebstrap", why: "stand-in base" },
     Tool { file: "/usr/lib/x86_64-linux-musl/libc.a", package: "musl-dev", why: "static init" },
     Tool { file: "tini-static", package: "tini", why: "the suite's control" },
@@ -48,7 +51,7 @@ pub fn run(session: &Session) -> Result<Outcome> {
 }
 
 /// The path of a tool on PATH or at its own place. Error: it is missing; names it, its package and this command.
-pub fn require(file: &str) -> Result<std::path::PathBuf> {
+pub fn require(file: &str) -> Result<PathBuf> {
     if let Some(path) = find(file) {
         return Ok(path);
     }
@@ -72,16 +75,14 @@ fn missing() -> Vec<&'static Tool> {
 }
 
 fn packages(tools: &[&Tool]) -> Vec<&'static str> {
-    let mut packages: Vec<_> = tools.iter().map(|tool| tool.package).collect();
-    packages.dedup();
-    packages
+    tools.iter().map(|tool| tool.package).collect::<BTreeSet<_>>().into_iter().collect()
 }
 
 fn describe(tools: &[&Tool]) -> String {
     tools.iter().map(|tool| format!("{} ({})", tool.file, tool.why)).collect::<Vec<_>>().join(", ")
 }
 
-fn find(file: &str) -> Option<std::path::PathBuf> {
+fn find(file: &str) -> Option<PathBuf> {
     if file.starts_with('/') {
         return Path::new(file).exists().then(|| file.into());
     }
