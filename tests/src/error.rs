@@ -39,6 +39,15 @@ impl Error {
     }
 }
 
+impl From<oci::Error> for Error {
+    fn from(error: oci::Error) -> Error {
+        match error {
+            oci::Error::Interrupted => Error::Interrupted,
+            other => Error::Engine(other.to_string()),
+        }
+    }
+}
+
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -7,9 +7,9 @@ use std::fs::File;
 use std::path::Path;
 
 use anyhow::{Context, Result, bail, ensure};
+use object::Endianness;
 use object::elf::{self, FileHeader64};
 use object::read::elf::{Dyn, FileHeader, ProgramHeader};
-use object::Endianness;
 use object::read::{ReadCache, StringTable};
 
 /// The headers of the one class and byte order that all our platforms have: 64 bits, little endian.
@@ -144,7 +144,8 @@ impl<'a> Image<'a> {
             text(bytes.context("read dynamic strings: an entry points outside of the table")?)
         };
         elf.needed = values(elf::DT_NEEDED).map(string).collect::<Result<_>>()?;
-        let folders = values(elf::DT_RUNPATH).next().or_else(|| values(elf::DT_RPATH).next()).map(string).transpose()?;
+        let folders =
+            values(elf::DT_RUNPATH).next().or_else(|| values(elf::DT_RPATH).next()).map(string).transpose()?;
         elf.runpath = folders.iter().flat_map(|folders| folders.split(':')).map(str::to_owned).collect();
         Ok(elf)
     }

@@ -166,11 +166,9 @@ impl Record {
 
     /// Writes the record and its reports below `out`, the record last.
     pub fn write(&self, out: &Path) -> Result<()> {
-        let judged = self.images.iter().flat_map(|image| {
-            image.platforms.iter().filter_map(|(platform, record)| Some((format!("{} {platform}", image.name), record.verdict.clone()?)))
-        });
-        let judged: Vec<_> = judged.collect();
-        write_whole(&out.join(&self.reports.junit), suite::junit(&judged)?.as_bytes())?;
+        let platforms = self.images.iter().flat_map(|image| image.platforms.values());
+        let verdicts: Vec<_> = platforms.filter_map(|platform| platform.verdict.clone()).collect();
+        write_whole(&out.join(&self.reports.junit), suite::junit(&verdicts)?.as_bytes())?;
         write_whole(&out.join(&self.reports.markdown), self.markdown().as_bytes())?;
         write_whole(&out.join("digests.json"), self.json()?.as_bytes())
     }

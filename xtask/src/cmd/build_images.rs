@@ -59,8 +59,8 @@ fn build(
     let derived = derive::stage(image, base, inits, plan, session).with_context(|| format!("derive {}", image.spec.name))?;
     let verdicts = match plan.suite {
         SuiteChoice::None => BTreeMap::new(),
-        SuiteChoice::Full => judge::stage(image, base, &derived, suite::Selection::Full, plan, session)?,
-        SuiteChoice::Smoke => judge::stage(image, base, &derived, suite::Selection::Smoke, plan, session)?,
+        SuiteChoice::Full => judge::stage(image, base, &derived, &suite::Selection::Full, plan, session)?,
+        SuiteChoice::Smoke => judge::stage(image, base, &derived, &suite::Selection::Smoke, plan, session)?,
     };
     ImageRecord::new(&image.spec, base, &derived, inits, verdicts)
 }

@@ -172,7 +172,8 @@ fn has_target(sysroot: &Path, target: &str) -> bool {
 fn sources(root: &Path) -> Result<String> {
     let folder = root.join("init/src");
     let listing = fs::read_dir(&folder).and_then(Iterator::collect::<std::io::Result<Vec<_>>>);
-    let mut files: Vec<_> = listing.with_context(|| format!("list {}", folder.display()))?.iter().map(fs::DirEntry::path).collect();
+    let mut files: Vec<_> =
+        listing.with_context(|| format!("list {}", folder.display()))?.iter().map(fs::DirEntry::path).collect();
     files.sort();
     let mut text = Vec::new();
     for file in files {

@@ -26,7 +26,7 @@ struct Inputs<'a> {
     fixed: Digest,
     published: Digest,
     bare: Digest,
-    selection: Selection,
+    selection: &'a Selection,
     tini: Digest,
     probe: Digest,
     place: &'a Facts,
@@ -39,7 +39,7 @@ pub fn stage(
     image: &PlannedImage,
     base: &FetchedBase,
     derived: &DerivedImage,
-    selection: Selection,
+    selection: &Selection,
     plan: &Plan,
     session: &Session,
 ) -> Result<BTreeMap<Platform, Verdict>> {
@@ -74,7 +74,7 @@ struct Judging<'a> {
     fixed: &'a Image,
     published: &'a Image,
     bare: &'a Image,
-    selection: Selection,
+    selection: &'a Selection,
     plan: &'a Plan,
     session: &'a Session,
 }
@@ -145,7 +145,7 @@ impl Judging<'_> {
             fixed: self.subject(&self.image.spec.name, self.fixed)?,
             tini,
             probe: probe.path.clone(),
-            selection: self.selection,
+            selection: self.selection.clone(),
             scratch,
         })
     }
