@@ -193,7 +193,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     use super::super::keys;
-    use super::super::tests::odd;
+    use super::super::tests::{ODD, odd};
     use super::*;
     use crate::platform::Platform;
 
@@ -275,6 +275,15 @@ mod tests {
         assert_eq!(line, r#"{"created":"2023-01-20T04:00:00Z","created_by":"dind-init","comment":"reaps"}"#);
         let carved = base.edit().replace_layers(DiffId::of(b"x"), &history()).finish();
         assert_eq!((carved.diff_ids(), carved.history_layers()), (&[DiffId::of(b"x")][..], 1));
+    }
+
+    #[test]
+    fn history_that_does_not_match_stays_so() {
+        let json = ODD.replacen(r#""created_by": "/bin/sh"#, r#""empty_layer": true, "created_by": "/bin/sh"#, 1);
+        let base = ImageConfig::parse(json.into_bytes()).unwrap();
+        assert_eq!((base.history_layers(), base.diff_ids().len()), (1, 2));
+        let derived = base.edit().append_layer(DiffId::of(b"x"), &history()).finish();
+        assert_eq!((derived.history_layers(), derived.diff_ids().len()), (2, 3));
     }
 
     #[test]

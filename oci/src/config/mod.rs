@@ -1,4 +1,4 @@
-//! Image configs, kept as received and read through typed getters. Edits are in [`edit`].
+//! Image configs, kept as received and read through typed getters. Edits are [`ConfigEdit`].
 
 mod edit;
 

@@ -90,7 +90,7 @@ impl Expected {
 }
 
 /// A file under a temporary name in the directory where it shall appear. It stays locked while its process lives, which is
-/// how [`Layout::sweep`] tells it from what a killed one left.
+/// how a layout's sweep tells it from what a killed one left.
 pub(super) struct Partial {
     path: PathBuf,
     pub(super) file: File,
@@ -117,14 +117,27 @@ impl Partial {
         }
     }
 
+    /// Makes it appear as `to`, in the place of what is there.
     pub(super) fn rename(mut self, to: &Path) -> Result<()> {
-        let action = || format!("write {}", to.display());
-        self.file.sync_all().map_err(Error::io(action()))?;
-        fs::rename(&self.path, to).map_err(Error::io(action()))?;
-        self.renamed = true;
-        // The name itself must survive a power cut before anyone relies on it.
-        let dir = to.parent().unwrap_or(Path::new("."));
-        File::open(dir).and_then(|dir| dir.sync_all()).map_err(Error::io(action()))
+        let name = |partial: &mut Self| {
+            partial.file.sync_all()?;
+            fs::rename(&partial.path, to)?;
+            partial.renamed = true;
+            sync_parent(to)
+        };
+        name(&mut self).map_err(Error::io(format!("write {}", to.display())))
+    }
+
+    /// Makes it appear as `to` unless something is there, which then stays.
+    pub(super) fn link(self, to: &Path) -> Result<()> {
+        let name = || {
+            self.file.sync_all()?;
+            match fs::hard_link(&self.path, to) {
+                Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
+                _ => sync_parent(to),
+            }
+        };
+        name().map_err(Error::io(format!("write {}", to.display())))
     }
 }
 
@@ -135,6 +148,11 @@ impl Drop for Partial {
             let _ = fs::remove_file(&self.path);
         }
     }
+}
+
+/// A name itself must survive a power cut before anyone relies on it.
+fn sync_parent(path: &Path) -> io::Result<()> {
+    File::open(path.parent().unwrap_or(Path::new(".")))?.sync_all()
 }
 
 /// Reads a blob's file up to its promised size, and hashes it on the way.

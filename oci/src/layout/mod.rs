@@ -40,12 +40,8 @@ impl Layout {
         let blobs = layout.blobs();
         fs::create_dir_all(&blobs).map_err(Error::io(format!("create {}", blobs.display())))?;
         layout.sweep()?;
-        if !layout.dir.join("index.json").exists() {
-            layout.write_index(&[])?;
-        }
-        if !layout.dir.join("oci-layout").exists() {
-            layout.replace("oci-layout", OCI_LAYOUT)?;
-        }
+        layout.create("index.json", Index::new(Family::Oci, &[])?.bytes())?;
+        layout.create("oci-layout", OCI_LAYOUT)?;
         Self::open(dir)
     }
 
@@ -179,11 +175,21 @@ impl Layout {
         self.dir.join("blobs/sha256")
     }
 
-    fn replace(&self, name: &str, bytes: &[u8]) -> Result<()> {
-        let mut partial = Partial::create(&self.dir)?;
+    /// Writes a file that is not there; another run may be doing the same.
+    fn create(&self, name: &str, bytes: &[u8]) -> Result<()> {
         let path = self.dir.join(name);
+        if path.exists() { Ok(()) } else { self.partial(&path, bytes)?.link(&path) }
+    }
+
+    fn replace(&self, name: &str, bytes: &[u8]) -> Result<()> {
+        let path = self.dir.join(name);
+        self.partial(&path, bytes)?.rename(&path)
+    }
+
+    fn partial(&self, path: &Path, bytes: &[u8]) -> Result<Partial> {
+        let mut partial = Partial::create(&self.dir)?;
         partial.file.write_all(bytes).map_err(Error::io(format!("write {}", path.display())))?;
-        partial.rename(&path)
+        Ok(partial)
     }
 
     /// Removes partial files that no living process holds locked.

@@ -31,8 +31,12 @@ impl Challenge {
         Ok(Self { realm, service: get("service"), scope: get("scope") })
     }
 
-    /// Where to ask for the token; for pulling from `repository` unless the challenge names another scope.
-    pub(super) fn token_url(&self, repository: &Repository) -> Url {
+    /// Where to ask for the token that `registry` wants; for pulling from `repository` unless the challenge names another
+    /// scope. The error says why the realm will not do.
+    pub(super) fn token_url(&self, registry: &Url, repository: &Repository) -> Result<Url, String> {
+        if registry.scheme() == "https" && self.realm.scheme() != "https" {
+            return Err(format!("expected a token server of https, as the registry is, found {}", self.realm));
+        }
         let mut url = self.realm.clone();
         let pull = format!("repository:{}:pull", repository.path());
         {
@@ -42,7 +46,7 @@ impl Challenge {
             }
             query.append_pair("scope", self.scope.as_ref().unwrap_or(&pull));
         }
-        url
+        Ok(url)
     }
 }
 
@@ -115,6 +119,7 @@ mod tests {
     #[test]
     fn challenges_become_token_urls() {
         let repository = Repository::parse("docker").unwrap();
+        let registry = Url::parse("http://127.0.0.1:5000").unwrap();
         for (header, url) in [
             (
                 r#"Bearer realm="https://auth.docker.io/token",service="registry.docker.io",scope="repository:library/docker:pull""#,
@@ -126,7 +131,18 @@ mod tests {
             ),
             (r#"Bearer realm="http://a/t",scope="a,b\"c",error="invalid_token""#, "http://a/t?scope=a%2Cb%22c"),
         ] {
-            assert_eq!(Challenge::parse(header).unwrap().token_url(&repository).as_str(), url, "{header}");
+            let found = Challenge::parse(header).unwrap().token_url(&registry, &repository).unwrap();
+            assert_eq!(found.as_str(), url, "{header}");
+        }
+    }
+
+    #[test]
+    fn an_https_registry_has_an_https_token_server() {
+        let repository = Repository::parse("docker").unwrap();
+        let registry = Url::parse("https://registry.example").unwrap();
+        for (realm, fits) in [("https://a/t", true), ("http://a/t", false), ("http://127.0.0.1/t", false)] {
+            let challenge = Challenge::parse(&format!(r#"Bearer realm="{realm}""#)).unwrap();
+            assert_eq!(challenge.token_url(&registry, &repository).is_ok(), fits, "{realm}");
         }
     }
 

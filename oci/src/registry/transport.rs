@@ -84,8 +84,9 @@ impl Transport {
 
     /// Repeats `attempt` while it may succeed later, at most [`ATTEMPTS_MAX`] times in all.
     pub(super) async fn persist<T>(&self, attempt: impl AsyncFn() -> Result<T, Failure>) -> Result<T> {
-        let mut pause = self.options.first_pause;
-        for left in (0..ATTEMPTS_MAX).rev() {
+        let (mut left, mut pause) = (ATTEMPTS_MAX, self.options.first_pause);
+        loop {
+            left -= 1;
             match attempt().await {
                 Ok(value) => return Ok(value),
                 Err(Failure::Final(error)) => return Err(error),
@@ -94,7 +95,6 @@ impl Transport {
             }
             pause *= 2;
         }
-        unreachable!("the last attempt returns")
     }
 
     /// One GET as far as the head of its answer with status 200: through redirects, and with a token where the registry
@@ -150,12 +150,9 @@ impl Transport {
         };
         let challenge = response.headers().get(WWW_AUTHENTICATE).ok_or_else(|| asks("found none".to_owned()))?;
         let challenge = Challenge::parse(&String::from_utf8_lossy(challenge.as_bytes())).map_err(asks)?;
-        let url = challenge.token_url(repository);
+        let protocol = |problem| Error::Protocol { request: request.to_owned(), problem };
+        let url = challenge.token_url(registry, repository).map_err(protocol)?;
         endpoints.check(&url)?;
-        if registry.scheme() == "https" && url.scheme() != "https" {
-            let problem = format!("an https registry names a token server of plain http, {}", endpoint::origin(&url));
-            return Err(Error::Protocol { request: request.to_owned(), problem }.into());
-        }
         let request = format!("GET {url}");
         let response = self.client(&url)?.get(url.clone()).send().await;
         let response = response.map_err(|error| failure(&error, &request, &url))?;

@@ -1,5 +1,5 @@
-//! That memory does not grow with the layer, and that a kill leaves nothing to trust. Both need a process of their own: this
-//! program, run again with [`CHILD`] as its first argument.
+//! That memory does not grow with the layer, and that a kill or a full disk leaves nothing to trust. All need a process of
+//! their own: this program, run again with [`CHILD`] as its first argument.
 
 use std::fs;
 use std::io::Read;
@@ -29,6 +29,7 @@ pub(crate) fn trials() -> Vec<Trial> {
     vec![
         trial("memory::at_most_20_mb_for_a_layer_of_300_mb", Needs::Nothing, at_most_20_mb),
         trial("memory::a_kill_leaves_nothing_to_trust", Needs::Nothing, a_kill_leaves_nothing),
+        trial("memory::a_full_disk_leaves_nothing_to_trust", Needs::Root, a_full_disk_leaves_nothing),
     ]
 }
 
@@ -92,10 +93,21 @@ pub(crate) fn child(arguments: &[String]) -> ExitCode {
             let layer = Layer { descriptor: blob(digest, size), diff_id: DiffId::parse(diff_id).unwrap() };
             oci::unpack(&layout, &[layer], Path::new(root), Limits::default(), &Interrupt::default()).unwrap();
         }
+        ["fill", dir] => fill(Path::new(dir)),
         _ => return ExitCode::FAILURE,
     }
     println!("{}", status_kib("VmHWM:") - before);
     ExitCode::SUCCESS
+}
+
+/// Stores a blob for which there is no room.
+fn fill(dir: &Path) {
+    let layout = Layout::open_or_create(dir).unwrap();
+    let body = vec![7; 2 << 20];
+    let error = layout.put(GZIP, &body).unwrap_err();
+    assert_eq!(error.hint(), Some("free some disk space"), "{error:?}");
+    assert_eq!(fs::read_dir(dir.join("blobs/sha256")).unwrap().count(), 0);
+    layout.put(GZIP, b"room for this").unwrap();
 }
 
 fn write(layout: &Layout) -> Layer {
@@ -157,4 +169,16 @@ fn a_kill_leaves_nothing() {
     let repository = Repository::parse(&format!("{}/x", server.host())).unwrap();
     Client::new(Options::default()).unwrap().blob(&repository, &blob, &layout, &Silent).unwrap();
     assert_eq!(layout.bytes(&blob).unwrap().len() as u64, blob.size);
+}
+
+fn a_full_disk_leaves_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    // The file system goes with the mount namespace, which goes with the process.
+    let script = r#"mount -t tmpfs -o size=1m none "$1" && exec "$2" "$3" fill "$1""#;
+    let program = std::env::current_exe().unwrap();
+    let mut command = Command::new("unshare");
+    command.args(["--mount", "sh", "-c", script, "sh"]).arg(dir.path()).arg(program).arg(CHILD);
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
 }
