@@ -43,7 +43,8 @@ mod tests {
     fn called_names() {
         let dockerd: Option<&[u8]> = Some(b"dockerd");
         let containerd: Option<&[u8]> = Some(b"containerd");
-        let cases: [(&[u8], &[u8], Option<&[u8]>); 9] = [
+        type Case = (&'static [u8], &'static [u8], Option<&'static [u8]>);
+        let cases: [Case; 9] = [
             (b"/usr/local/sbin/dockerd", b"dockerd", dockerd),
             (b"/usr/local/sbin/containerd", b"containerd", containerd),
             (b"dockerd", b"dockerd", dockerd),

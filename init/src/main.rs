@@ -6,6 +6,7 @@
 #![no_main]
 #![expect(unsafe_code, reason = "the entry that C calls; every system call is in sys.rs")]
 
+mod daemon;
 mod sys;
 
 use core::ffi::{CStr, c_char, c_int};
@@ -14,9 +15,10 @@ use dind_init::options::{Mistake, Options, Request};
 use dind_init::search::NOT_FOUND;
 use dind_init::signals::{Terminal, Treatment};
 use dind_init::status::Change;
-use dind_init::text::{Decimal, HELP, MARK, PathBuffer, VERSION};
+use dind_init::text::{Decimal, HELP, PathBuffer, VERSION};
 use dind_init::{NAME, Pid, guard, options, search, signals, status};
-use sys::{Arguments, Errno, File, Forked, Signal, SignalState};
+use sys::arguments::Arguments;
+use sys::{Errno, Forked, Signal, SignalState};
 
 /// Exit code for a wrong command line, and for a start that failed before the command's (tini's, too).
 const FAILED: u8 = 1;
@@ -29,7 +31,7 @@ const PREFIX: &[u8] = b"init: ";
 extern "C" fn main(count: c_int, arguments: *const *const c_char) -> c_int {
     let inherited = SignalState::take();
     let arguments = Arguments::of_main(count, arguments);
-    match guard::guarded(sys::executed_path(), arguments.first().to_bytes()) {
+    match guard::guarded(sys::arguments::executed_path(), arguments.first().to_bytes()) {
         Some(name) => stand_before(name, arguments, &inherited),
         None => follow(arguments, &inherited),
     }
@@ -75,68 +77,16 @@ enum Program<'a> {
 /// Called as `name`: executes the daemon itself where an init of ours reaps already, else becomes its init.
 fn stand_before(name: &[u8], arguments: Arguments, inherited: &SignalState) -> ! {
     let mut buffer = PathBuffer::new();
-    let Some(daemon) = next_on_path(name, &mut buffer) else {
+    let Some(daemon) = daemon::next_on_path(name, &mut buffer) else {
         sys::complain(&[PREFIX, b"exec ", name, b": not found on PATH behind its guard\n"]);
         sys::exit(NOT_FOUND)
     };
     let command = Command { program: Program::Guarded(daemon), arguments };
-    if sys::own_pid() != 1 && is_reaped_above() {
+    if sys::own_pid() != 1 && daemon::is_reaped_above() {
         inherited.restore();
         execute(&command)
     }
     run(&command, &Options::default(), inherited)
-}
-
-/// The first program called `name` on PATH that is not this one.
-fn next_on_path<'a>(name: &[u8], buffer: &'a mut PathBuffer) -> Option<&'a CStr> {
-    let own = File::at(c"/proc/self/exe");
-    let is_other = |path: &CStr| {
-        File::at(path).is_some_and(|file| {
-            let is_own = own.as_ref().is_some_and(|own| own.is(&file)) || is_copy(path, &file);
-            file.is_regular() && sys::may_execute(path) && !is_own
-        })
-    };
-    let folder = search::folders(path_variable())
-        .find(|folder| buffer.compose(&search::joined(folder, name)).is_some_and(is_other))?;
-    buffer.compose(&search::joined(folder, name))
-}
-
-/// Whether `file` is another copy of this program, of whatever version: two guards that each take the other for the
-/// daemon would execute each other for ever.
-fn is_copy(path: &CStr, file: &File) -> bool {
-    if file.size() > guard::COPY_BYTES_MAX {
-        return false;
-    }
-    let mut bytes = [0; guard::COPY_BYTES_MAX];
-    sys::read_start(path, &mut bytes).is_some_and(|bytes| bytes.windows(MARK.len()).any(|part| part == MARK))
-}
-
-fn path_variable() -> &'static [u8] {
-    sys::variable(c"PATH").unwrap_or(search::DEFAULT_PATH)
-}
-
-/// Whether PID 1 of our namespace or an ancestor of ours is this very program. All of them adopt orphans, so those of the
-/// daemon would reach it. What cannot be seen counts as not ours: one init too many does no harm, one too few does.
-fn is_reaped_above() -> bool {
-    let Some(own) = File::at(c"/proc/self/exe") else { return false };
-    // A /proc of another PID namespace would show us strangers under the numbers of our ancestors.
-    let mut link = [0; 16];
-    if sys::read_link(c"/proc/self", &mut link) != Some(Decimal::of(sys::own_pid().unsigned_abs()).bytes()) {
-        return false;
-    }
-    let is_ours = |process: Pid| {
-        let mut buffer = PathBuffer::new();
-        let path = buffer.compose(&[b"/proc/", Decimal::of(process.unsigned_abs()).bytes(), b"/exe"]);
-        path.and_then(File::at).is_some_and(|file| file.is(&own))
-    };
-    let ancestors = core::iter::successors(Some(sys::parent_pid()), |process| parent_of(*process));
-    is_ours(1) || ancestors.take(guard::ANCESTORS_MAX).take_while(|process| *process > 1).any(is_ours)
-}
-
-fn parent_of(process: Pid) -> Option<Pid> {
-    let mut buffer = PathBuffer::new();
-    let path = buffer.compose(&[b"/proc/", Decimal::of(process.unsigned_abs()).bytes(), b"/stat"])?;
-    guard::parent(sys::read_start(path, &mut [0; guard::STAT_BYTES_MAX])?)
 }
 
 /// Becomes the init of `command`: the start, which may fail, and then the loop, which may not.
@@ -223,6 +173,11 @@ fn execute_file(path: &CStr, arguments: Arguments) -> Errno {
     }
 }
 
+/// PATH, or what it is where it is not set.
+pub(crate) fn path_variable() -> &'static [u8] {
+    sys::arguments::variable(c"PATH").unwrap_or(search::DEFAULT_PATH)
+}
+
 /// What the loop knows.
 struct Supervisor {
     own: Pid,
@@ -266,17 +221,24 @@ impl Supervisor {
         while let Some((process, status)) = sys::reap() {
             match status::change(status) {
                 Change::Ended(code) if process == self.child => return Some(code),
-                Change::Stopped if process == self.child => self.stop(),
-                Change::Ended(_) | Change::Stopped => {}
+                Change::Stopped(signal) if process == self.child => self.stop(signal),
+                Change::Ended(_) | Change::Stopped(_) => {}
             }
         }
         None
     }
 
-    /// The child was stopped at the terminal: a shell above us sees only us stop, and takes the terminal back. It wakes us
-    /// by SIGCONT, which is forwarded like any signal. PID 1 never stops, nobody could wake it.
-    fn stop(&self) {
-        if self.is_job() {
+    /// The child was stopped by `signal`: a shell above us sees only us, so we stop, too, and it takes the terminal back. It
+    /// wakes us by SIGCONT, which is forwarded like any signal. But a child that was stopped for want of a terminal that
+    /// the shell gave us without a word (`fg` of a running job) gets it and goes on. PID 1 never stops, nobody could wake it.
+    fn stop(&self, signal: c_int) {
+        if !self.is_job() {
+            return;
+        }
+        if matches!(signal, libc::SIGTTIN | libc::SIGTTOU) && sys::foreground_group() == Some(self.own_group) {
+            sys::set_foreground_group(self.child);
+            sys::kill(self.child, libc::SIGCONT);
+        } else {
             sys::kill(self.own, libc::SIGSTOP);
         }
     }

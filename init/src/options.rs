@@ -78,7 +78,8 @@ mod tests {
     fn command_lines() {
         let group = Ok(Request::Run(Options { group: true, command: 3, ..Options::default() }));
         let both = Ok(Request::Run(Options { group: true, verbose: true, command: 3 }));
-        let cases: &[(&[&[u8]], Result<Request, Mistake>)] = &[
+        type Case<'a> = (&'a [&'a [u8]], Result<Request, Mistake<'a>>);
+        let cases: &[Case] = &[
             (&[b"--", b"dockerd"], run(2)),
             (&[b"dockerd"], run(1)),
             (&[b"ls", b"-l", b"--version"], run(1)),

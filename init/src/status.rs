@@ -5,8 +5,8 @@
 pub enum Change {
     /// It is gone; the code that we exit with for it.
     Ended(u8),
-    /// It was stopped and may go on.
-    Stopped,
+    /// This signal stopped it; it may go on.
+    Stopped(i32),
 }
 
 /// Reads a status as wait4(2) gives it. A child that exits passes its code, one that a signal kills 128 + the signal's
@@ -14,7 +14,7 @@ pub enum Change {
 #[must_use]
 pub fn change(status: i32) -> Change {
     if libc::WIFSTOPPED(status) {
-        Change::Stopped
+        Change::Stopped(libc::WSTOPSIG(status))
     } else if libc::WIFSIGNALED(status) {
         Change::Ended(128 + libc::WTERMSIG(status) as u8)
     } else {
@@ -34,7 +34,7 @@ mod tests {
         for signal in 1..=64u8 {
             assert_eq!(change(i32::from(signal)), Change::Ended(128 + signal));
             assert_eq!(change(i32::from(signal) | 0x80), Change::Ended(128 + signal), "with a core dump");
-            assert_eq!(change(i32::from(signal) << 8 | 0x7f), Change::Stopped);
+            assert_eq!(change(i32::from(signal) << 8 | 0x7f), Change::Stopped(signal.into()));
         }
     }
 }

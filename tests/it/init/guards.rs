@@ -39,6 +39,9 @@ echo ready
 read code && exit $code
 ";
 
+/// A PID 1 that reaps nothing, above the daemon: the shell does not wait for the job, and sleep for nobody.
+const JOB: &str = "exec 3<&0; dockerd <&3 & exec sleep 1000";
+
 /// A folder with guards in `sbin` and a daemon behind them in `bin`.
 struct Image {
     folder: tempfile::TempDir,
@@ -55,6 +58,10 @@ impl Image {
             image.link("dind-init", guard)?;
         }
         image.daemon("bin/dockerd", DAEMON)?;
+        // The system's own folders may hold real daemons.
+        for tool in ["sh", "sleep", "true", "unshare", "setpriv"] {
+            image.link(&format!("/usr/bin/{tool}"), &format!("tools/{tool}"))?;
+        }
         Ok(image)
     }
 
@@ -79,14 +86,14 @@ impl Image {
         fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).map_err(|error| error.to_string())
     }
 
-    /// PATH with these folders of the image, then the system's without its own daemons' folders.
+    /// PATH with these folders of the image, and one with what scripts need.
     fn path(&self, folders: &str) -> String {
         let top = self.folder.path().display().to_string();
         let named = folders.split(':').map(|folder| match folder {
             "" | "." => folder.to_owned(),
             folder => format!("{top}/{folder}"),
         });
-        named.collect::<Vec<_>>().join(":") + ":/bin"
+        named.collect::<Vec<_>>().join(":") + ":" + &top + "/tools"
     }
 
     /// `command` with the guards first on PATH.
@@ -129,8 +136,8 @@ fn as_first(subject: &Subject) -> Checked {
         running.tell("7")?;
         equal("exit code", running.wait()?.code, 7)?;
     }
-    // The control: the same daemon as PID 1, without a guard.
-    let mut command = shell(as_pid1("/bin/sh"), "exec dockerd");
+    // The control: the same daemon without a guard.
+    let mut command = shell(as_pid1("/bin/sh"), JOB);
     command.env("PATH", image.path("bin"));
     let running = Running::start(command)?;
     running.ready()?;
@@ -158,9 +165,9 @@ fn below_ours(subject: &Subject) -> Checked {
 fn below_others(subject: &Subject) -> Checked {
     let image = Image::new(subject)?;
     // A PID 1 that reaps nothing, and one that is ours but of another PID namespace: /proc shows that one's processes.
-    let careless = image.guarded(shell(as_pid1("/bin/sh"), "dockerd & exec sleep 1000"));
+    let careless = image.guarded(shell(as_pid1("/bin/sh"), JOB));
     let mut foreign = image.guarded(as_pid1(image.init()));
-    foreign.args(["--", "unshare", "--pid", "--fork", "/bin/sh", "-c", "dockerd & exec sleep 1000"]);
+    foreign.args(["--", "unshare", "--pid", "--fork", "/bin/sh", "-c", JOB]);
     for command in [careless, foreign] {
         let running = Running::start(command)?;
         running.ready()?;
@@ -240,7 +247,7 @@ fn finds(subject: &Subject) -> Checked {
         }
     }
     let mut command = shell(as_pid1("/bin/sh"), "exec sbin/dockerd");
-    command.current_dir(image.folder.path()).env("PATH", "sbin:bin:/bin");
+    command.current_dir(image.folder.path()).env("PATH", "sbin:bin:tools");
     equal("exit code with a relative PATH", run(command)?.code, 40)
 }
 

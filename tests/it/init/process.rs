@@ -22,6 +22,10 @@ pub(crate) type HostPid = i32;
 /// Longest wait for a state. Far above what any takes, so that a loaded machine does not matter.
 const DEADLINE: Duration = Duration::from_secs(20);
 
+/// By path, as a test may give the command any PATH.
+const UNSHARE: &str = "/usr/bin/unshare";
+const SETSID: &str = "/usr/bin/setsid";
+
 /// How often a state is looked at.
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
@@ -49,14 +53,14 @@ pub(crate) fn ensure(holds: bool, message: impl Into<String>) -> Checked {
 
 /// A command that runs `program` as PID 1 of new PID and mount namespaces, in a session of its own.
 pub(crate) fn as_pid1(program: impl AsRef<OsStr>) -> Command {
-    let mut command = Command::new("unshare");
-    command.args(["--pid", "--fork", "--mount-proc", "--kill-child", "--", "setsid"]).arg(program);
+    let mut command = Command::new(UNSHARE);
+    command.args(["--pid", "--fork", "--mount-proc", "--kill-child", "--", SETSID]).arg(program);
     command
 }
 
 /// A command that runs `program` as a child of this process, in a session of its own.
 pub(crate) fn as_child(program: impl AsRef<OsStr>) -> Command {
-    let mut command = Command::new("setsid");
+    let mut command = Command::new(SETSID);
     command.arg(program);
     command
 }
@@ -80,7 +84,7 @@ pub(crate) struct Running {
 
 impl Running {
     pub(crate) fn start(mut command: Command) -> Checked<Self> {
-        let is_pid1 = command.get_program() == "unshare";
+        let is_pid1 = command.get_program() == UNSHARE;
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut launcher = command.spawn().map_err(|error| format!("start {command:?}: {error}"))?;
         let stdout = lines(launcher.stdout.take());

@@ -68,8 +68,9 @@ fn short_lived(subject: &Subject) -> Checked {
 }
 
 fn never_reaping(_: &Subject) -> Checked {
+    // The shell does not wait for the job, and sleep for nobody.
     let mut command = as_pid1("sh");
-    command.args(["-c", &orphans("true")]);
+    command.args(["-c", r#"sh -c "$1" & exec sleep 1000"#, "sh", &orphans("true")]);
     let running = Running::start(command)?;
     running.ready()?;
     let init = running.init()?;

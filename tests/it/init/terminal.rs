@@ -17,6 +17,7 @@ pub(crate) const CHECKS: &[(&str, Check, Peer)] = &[
     ("leaves_a_terminal_of_another_namespace_right", unshared, Peer::Fails),
     ("stops_and_continues_as_a_job", job, Peer::Fails),
     ("leaves_the_terminal_alone_in_the_background", background, Peer::Fails),
+    ("takes_the_terminal_when_brought_to_the_front", foreground, Peer::Fails),
     ("gives_the_terminal_back", back, Peer::Fails),
 ];
 
@@ -156,22 +157,51 @@ fn job(subject: &Subject) -> Checked {
     session.write("fg\n")?;
     session.foreground("sleep")?;
     session.write("\x03")?;
+    session.expect("^C")?;
+    session.expect("$ ")?;
     session.write("echo co''de=$?\n")?;
     session.expect("code=130")
 }
 
 fn background(subject: &Subject) -> Checked {
     let mut session = shell(subject)?;
-    session.write(&format!("{} sleep 1000 &\n", words(subject).join(" ")))?;
+    session.write(&format!("{} sed -u s/^/read:/ &\n", words(subject).join(" ")))?;
     let leader = session.leader();
-    eventually("sleep runs", || descendants(leader).into_iter().filter_map(Stat::of).any(|stat| stat.name == "sleep"))?;
+    let is_stopped = |stat: Stat| stat.name == "dind-init" && stat.state == "T";
+    eventually("the job is stopped for want of the terminal", || {
+        descendants(leader).into_iter().filter_map(Stat::of).any(is_stopped)
+    })?;
     session.write("echo al''ive\n")?;
     session.expect("alive")?;
     session.write("fg\n")?;
-    session.foreground("sleep")?;
+    session.foreground("sed")?;
+    session.write("word\n")?;
+    session.expect("read:word")?;
     session.write("\x03")?;
+    session.expect("^C")?;
+    session.expect("$ ")?;
     session.write("echo co''de=$?\n")?;
     session.expect("code=130")
+}
+
+/// A job that runs in the background is brought to the front: the shell gives the terminal to the init without a word.
+fn foreground(subject: &Subject) -> Checked {
+    let mut session = shell(subject)?;
+    let script = "'echo run''ning; until [ -e $0 ]; do sleep 0.01; done; read x; echo got $x'";
+    let folder = tempfile::tempdir().map_err(|error| format!("make a folder: {error}"))?;
+    let file = folder.path().join("go");
+    session.write(&format!("{} bash -c {script} {} &\n", words(subject).join(" "), file.display()))?;
+    session.expect("running")?;
+    session.write("fg\n")?;
+    let leader = session.leader();
+    eventually("the init has the terminal", || {
+        let all = descendants(leader).into_iter().filter_map(Stat::of);
+        all.into_iter().any(|stat| stat.name == "dind-init" && stat.foreground == stat.group)
+    })?;
+    std::fs::write(&file, "").map_err(|error| format!("write {}: {error}", file.display()))?;
+    session.foreground("bash")?;
+    session.write("word\n")?;
+    session.expect("got word")
 }
 
 fn back(subject: &Subject) -> Checked {

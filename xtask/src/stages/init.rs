@@ -170,10 +170,16 @@ fn has_target(sysroot: &Path, target: &str) -> bool {
 
 /// The first seven digits of a digest over the init's sources, which `--version` shows where tini shows git's commit.
 fn sources(root: &Path) -> Result<String> {
-    let folder = root.join("init/src");
-    let listing = fs::read_dir(&folder).and_then(Iterator::collect::<std::io::Result<Vec<_>>>);
-    let mut files: Vec<_> =
-        listing.with_context(|| format!("list {}", folder.display()))?.iter().map(fs::DirEntry::path).collect();
+    let mut files = Vec::new();
+    let mut folders = vec![root.join("init/src")];
+    while let Some(folder) = folders.pop() {
+        let listing = fs::read_dir(&folder).and_then(Iterator::collect::<std::io::Result<Vec<_>>>);
+        let paths =
+            listing.with_context(|| format!("list {}", folder.display()))?.into_iter().map(|entry| entry.path());
+        let (below, here): (Vec<_>, Vec<_>) = paths.partition(|path| path.is_dir());
+        folders.extend(below);
+        files.extend(here);
+    }
     files.sort();
     let mut text = Vec::new();
     for file in files {
