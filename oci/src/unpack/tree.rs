@@ -50,7 +50,6 @@ impl Tree {
         link: Option<&EntryPath>,
         write: impl FnOnce(&mut fs::File) -> Result<()>,
     ) -> Result<()> {
-        let failed = |verb: &str| failed(verb, path);
         let Some((parents, name)) = path.split() else {
             if entry.kind != Kind::Directory {
                 return Err(refused(path, "would replace the root"));
@@ -59,34 +58,32 @@ impl Tree {
             return set_metadata(&root, OsStr::new("."), path, entry);
         };
         let parent = self.parent(parents, path)?;
-        clear(&parent.dir, name, entry.kind == Kind::Directory).map_err(failed("replace"))?;
-        match &entry.kind {
+        clear(&parent.dir, name, entry.kind == Kind::Directory).map_err(failed("replace", path))?;
+        let dir = &parent.dir;
+        let created = match &entry.kind {
             Kind::File { .. } => {
                 let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-                let file = openat(&parent.dir, name, flags, Mode::from(0o600));
-                write(&mut fs::File::from(file.map_err(|errno| failed("create")(errno.into()))?))?;
+                let file = openat(dir, name, flags, Mode::from(0o600)).map_err(failed("create", path))?;
+                write(&mut fs::File::from(file))?;
+                Ok(())
             }
             Kind::HardLink { .. } => {
                 let target = link.ok_or_else(|| refused(path, "is a hard link without a target"))?;
-                self.hard_link(target, &parent.dir, name, path)?;
+                self.hard_link(target, dir, name, path)?;
                 // The metadata are the target's, set with it.
-                return parent.restore().map_err(failed("set times above"));
+                return parent.restore().map_err(failed("set times above", path));
             }
-            Kind::Directory => create_directory(&parent.dir, name).map_err(failed("create"))?,
-            Kind::Symlink { target } => {
-                symlinkat(target.as_slice(), &parent.dir, name).map_err(|errno| failed("create")(errno.into()))?;
-            }
-            Kind::Fifo => create_node(&parent.dir, name, FileType::Fifo, (0, 0)).map_err(failed("create"))?,
+            Kind::Directory => create_directory(dir, name),
+            Kind::Symlink { target } => symlinkat(target.as_slice(), dir, name),
+            Kind::Fifo => create_node(dir, name, FileType::Fifo, (0, 0)),
             Kind::CharacterDevice { major, minor } => {
-                create_node(&parent.dir, name, FileType::CharacterDevice, (*major, *minor))
-                    .map_err(failed("create"))?;
+                create_node(dir, name, FileType::CharacterDevice, (*major, *minor))
             }
-            Kind::BlockDevice { major, minor } => {
-                create_node(&parent.dir, name, FileType::BlockDevice, (*major, *minor)).map_err(failed("create"))?;
-            }
-        }
-        set_metadata(&parent.dir, name, path, entry)?;
-        parent.restore().map_err(failed("set times above"))
+            Kind::BlockDevice { major, minor } => create_node(dir, name, FileType::BlockDevice, (*major, *minor)),
+        };
+        created.map_err(failed("create", path))?;
+        set_metadata(dir, name, path, entry)?;
+        parent.restore().map_err(failed("set times above", path))
     }
 
     /// Removes what is at `path`, with all below it. Nothing there is no error: a whiteout may hide nothing.
@@ -112,32 +109,35 @@ impl Tree {
         let parent = self.existing(parents).map_err(failed("find target of", path))?.ok_or_else(missing)?;
         match linkat(&parent, target_name, dir, name, AtFlags::empty()) {
             Err(Errno::NOENT) => Err(missing()),
-            result => result.map_err(|errno| failed("link", path)(errno.into())),
+            result => result.map_err(failed("link", path)),
         }
     }
 
     /// The directory of these names, made where it is missing.
     fn parent(&self, names: &[OsString], path: &EntryPath) -> Result<Parent> {
-        let find = || failed("find directory of", path);
-        if let Some(dir) = self.existing(names).map_err(find())? {
-            return Parent::new(dir).map_err(find());
+        let verb = "find directory of";
+        if let Some(dir) = self.existing(names).map_err(failed(verb, path))? {
+            return Parent::new(dir).map_err(failed(verb, path));
         }
         for depth in 0..names.len() {
-            let above =
-                self.existing(&names[..depth]).map_err(find())?.ok_or_else(|| refused(path, "has no directory"))?;
-            let above = Parent::new(above).map_err(find())?;
+            let above = self
+                .existing(&names[..depth])
+                .map_err(failed(verb, path))?
+                .ok_or_else(|| refused(path, "has no directory"))?;
+            let above = Parent::new(above).map_err(failed(verb, path))?;
             match mkdirat(&above.dir, &names[depth], Mode::from(0o700)) {
                 Ok(()) => {
                     chmodat(&above.dir, &names[depth], Mode::from(UNDECLARED_MODE), AtFlags::empty())
-                        .map_err(|errno| find()(errno.into()))?;
-                    above.restore().map_err(find())?;
+                        .map_err(failed(verb, path))?;
+                    above.restore().map_err(failed(verb, path))?;
                 }
                 Err(Errno::EXIST) => {}
-                Err(errno) => return Err(find()(errno.into())),
+                Err(errno) => return Err(failed(verb, path)(errno)),
             }
         }
-        let dir = self.existing(names).map_err(find())?;
-        Parent::new(dir.ok_or_else(|| refused(path, "lies below a symbolic link to nothing"))?).map_err(find())
+        let dir = self.existing(names).map_err(failed(verb, path))?;
+        Parent::new(dir.ok_or_else(|| refused(path, "lies below a symbolic link to nothing"))?)
+            .map_err(failed(verb, path))
     }
 
     /// The directory of these names; none if one of them is missing.
@@ -199,22 +199,21 @@ fn empty(dir: &OwnedFd) -> io::Result<()> {
     Ok(())
 }
 
-fn create_directory(dir: &OwnedFd, name: &OsStr) -> io::Result<()> {
+fn create_directory(dir: &OwnedFd, name: &OsStr) -> Result<(), Errno> {
     match mkdirat(dir, name, Mode::from(0o700)) {
         Err(Errno::EXIST) => Ok(()),
-        result => Ok(result?),
+        result => result,
     }
 }
 
-fn create_node(dir: &OwnedFd, name: &OsStr, kind: FileType, (major, minor): (u32, u32)) -> io::Result<()> {
-    Ok(mknodat(dir, name, kind, Mode::from(0o600), makedev(major, minor))?)
+fn create_node(dir: &OwnedFd, name: &OsStr, kind: FileType, (major, minor): (u32, u32)) -> Result<(), Errno> {
+    mknodat(dir, name, kind, Mode::from(0o600), makedev(major, minor))
 }
 
 /// Owner before attributes before mode: `chown(2)` clears set-user-id bits and file capabilities.
 fn set_metadata(dir: &OwnedFd, name: &OsStr, path: &EntryPath, entry: &Entry) -> Result<()> {
-    let failed = |verb: &'static str| move |errno: Errno| failed(verb, path)(errno.into());
     let owner = (Some(Uid::from_raw(entry.uid)), Some(Gid::from_raw(entry.gid)));
-    chownat(dir, name, owner.0, owner.1, AtFlags::SYMLINK_NOFOLLOW).map_err(failed("set owner of"))?;
+    chownat(dir, name, owner.0, owner.1, AtFlags::SYMLINK_NOFOLLOW).map_err(failed("set owner of", path))?;
     for (attribute, value) in &entry.xattrs {
         match &attribute[..] {
             // The label belongs to the host's policy, not to the image.
@@ -225,15 +224,15 @@ fn set_metadata(dir: &OwnedFd, name: &OsStr, path: &EntryPath, entry: &Entry) ->
             _ => {}
         }
         lsetxattr(by_descriptor(dir, name), attribute.as_slice(), value, XattrFlags::empty())
-            .map_err(failed("set attributes of"))?;
+            .map_err(failed("set attributes of", path))?;
     }
     if !matches!(entry.kind, Kind::Symlink { .. }) {
-        chmodat(dir, name, Mode::from(entry.mode), AtFlags::empty()).map_err(failed("set mode of"))?;
+        chmodat(dir, name, Mode::from(entry.mode), AtFlags::empty()).map_err(failed("set mode of", path))?;
     }
     let (seconds, nanoseconds) = entry.mtime;
     let time = Timespec { tv_sec: seconds, tv_nsec: nanoseconds.into() };
     let times = Timestamps { last_access: time, last_modification: time };
-    utimensat(dir, name, &times, AtFlags::SYMLINK_NOFOLLOW).map_err(failed("set times of"))
+    utimensat(dir, name, &times, AtFlags::SYMLINK_NOFOLLOW).map_err(failed("set times of", path))
 }
 
 /// A path to `name` in an open directory, for calls that take no descriptor.
@@ -250,8 +249,9 @@ fn refused(path: &EntryPath, problem: &str) -> Error {
     Error::Entry { path: show(path), problem: problem.to_owned() }
 }
 
-fn failed(verb: &str, path: &EntryPath) -> impl FnOnce(io::Error) -> Error + use<> {
-    Error::io(format!("{verb} {:?}", show(path)))
+fn failed<E: Into<io::Error>>(verb: &str, path: &EntryPath) -> impl FnOnce(E) -> Error + use<E> {
+    let action = format!("{verb} {:?}", show(path));
+    move |error| Error::Io { action, source: error.into() }
 }
 
 /// Copies a file's content piece by piece.

@@ -10,7 +10,7 @@ use oci::{Client, Descriptor, Digest, Document, Error, Interrupt, Layout, Option
 use tempfile::TempDir;
 
 use crate::server::{Request, Server, head, reply, send};
-use crate::{Needs, trial};
+use crate::trial;
 
 const BODY: &[u8] = b"the blob's bytes";
 const OK: &str = "200 OK";
@@ -39,7 +39,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         ("client::an_interrupt_ends_a_transfer", an_interrupt_ends_a_transfer),
         ("client::what_is_there_is_not_fetched", what_is_there_is_not_fetched),
     ];
-    trials.into_iter().map(|(name, test)| trial(name, Needs::Nothing, test)).collect()
+    trials.into_iter().map(|(name, test)| trial(name, &[], test)).collect()
 }
 
 fn options() -> Options {

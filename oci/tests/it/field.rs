@@ -14,7 +14,7 @@ use oci::{
 };
 use tempfile::TempDir;
 
-use crate::{Needs, trial};
+use crate::{Need, trial};
 
 /// How long docker-registry may take to listen.
 const READY_TIMEOUT: Duration = Duration::from_secs(20);
@@ -22,12 +22,13 @@ const READY_TIMEOUT: Duration = Duration::from_secs(20);
 const READY_INTERVAL: Duration = Duration::from_millis(20);
 
 pub(crate) fn trials() -> Vec<Trial> {
-    let registry = Needs::Tools(&["docker-registry", "skopeo"]);
+    // Root, because links in our layers belong to it.
+    let registry = &[Need::Root, Need::Tool("docker-registry"), Need::Tool("skopeo")];
     vec![
         trial("field::docker_registry_gives_what_skopeo_pushed", registry, docker_registry_gives_what_skopeo_pushed),
         trial("field::docker_typed_images_become_oci_layouts", registry, docker_typed_images_become_oci_layouts),
-        trial("field::f07_skopeo_reads_our_layouts", Needs::Tools(&["skopeo"]), skopeo_reads_our_layouts),
-        trial("field::umoci_unpacks_our_layouts", Needs::Tools(&["umoci"]), umoci_unpacks_our_layouts),
+        trial("field::f07_skopeo_reads_our_layouts", &[Need::Tool("skopeo")], skopeo_reads_our_layouts),
+        trial("field::umoci_unpacks_our_layouts", &[Need::Tool("umoci")], umoci_unpacks_our_layouts),
     ]
 }
 

@@ -16,23 +16,17 @@ use libtest_mimic::{Arguments, Completion, Trial};
 
 /// What a trial cannot do without.
 #[derive(Clone, Copy)]
-enum Needs {
-    Nothing,
+enum Need {
     Root,
-    Tools(&'static [&'static str]),
+    Tool(&'static str),
 }
 
-impl Needs {
-    /// Why the trial cannot run here.
+impl Need {
+    /// Why a trial that needs it cannot run here.
     fn missing(self) -> Option<String> {
         match self {
-            Self::Nothing => None,
-            Self::Root if rustix::process::geteuid().is_root() => None,
-            Self::Root => Some("needs root".to_owned()),
-            Self::Tools(tools) => {
-                let missing: Vec<&str> = tools.iter().filter(|tool| !is_installed(tool)).copied().collect();
-                (!missing.is_empty()).then(|| format!("needs {}", missing.join(", ")))
-            }
+            Self::Root => (!rustix::process::geteuid().is_root()).then(|| "needs root".to_owned()),
+            Self::Tool(tool) => (!is_installed(tool)).then(|| format!("needs {tool}")),
         }
     }
 }
@@ -42,9 +36,9 @@ fn is_installed(tool: &str) -> bool {
     std::env::split_paths(&path).any(|dir| dir.join(tool).is_file())
 }
 
-fn trial(name: &str, needs: Needs, test: fn()) -> Trial {
+fn trial(name: &str, needs: &'static [Need], test: fn()) -> Trial {
     Trial::ignorable_test(name, move || {
-        if let Some(reason) = needs.missing() {
+        if let Some(reason) = needs.iter().find_map(|need| need.missing()) {
             return Ok(Completion::ignored_with(reason));
         }
         test();

@@ -14,7 +14,7 @@ use oci::{
 };
 
 use crate::server::{Server, head, send};
-use crate::{Needs, trial};
+use crate::{Need, trial};
 
 /// Marks a child of these trials.
 pub(crate) const CHILD: &str = "child-of-memory-trial";
@@ -27,9 +27,9 @@ const GZIP: &str = "application/vnd.oci.image.layer.v1.tar+gzip";
 
 pub(crate) fn trials() -> Vec<Trial> {
     vec![
-        trial("memory::at_most_20_mb_for_a_layer_of_300_mb", Needs::Nothing, at_most_20_mb),
-        trial("memory::a_kill_leaves_nothing_to_trust", Needs::Nothing, a_kill_leaves_nothing),
-        trial("memory::a_full_disk_leaves_nothing_to_trust", Needs::Root, a_full_disk_leaves_nothing),
+        trial("memory::at_most_20_mb_for_a_layer_of_300_mb", &[], at_most_20_mb),
+        trial("memory::a_kill_leaves_nothing_to_trust", &[], a_kill_leaves_nothing),
+        trial("memory::a_full_disk_leaves_nothing_to_trust", &[Need::Root], a_full_disk_leaves_nothing),
     ]
 }
 
