@@ -278,3 +278,79 @@ impl Drop for Archive {
 fn absolute(path: &Path) -> Result<PathBuf, Error> {
     path.canonicalize().map_err(Error::io(format!("find {}", path.display())))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Outcome;
+    use crate::fake::Behaviour::{self, Ends, Leaks, Reaps, Unstartable};
+    use crate::fake::judged;
+
+    fn sound(image: &str, tini_above: bool) -> Behaviour {
+        if image == "fixed" || tini_above { Reaps } else { Leaks }
+    }
+
+    /// The outcome and the first reason of a judgement by scenario 13, whose legs are bare, tini and ours.
+    fn check(behaviour: fn(&str, bool) -> Behaviour, outcome: Outcome, reason: &str) {
+        let verdict = judged(behaviour, &[13], &Interrupt::default()).unwrap();
+        assert_eq!((verdict.outcome, verdict.rows[0].reason.as_str()), (outcome, reason));
+    }
+
+    #[test]
+    fn passed_when_the_control_leaks_and_the_image_does_not() {
+        check(sound, Outcome::Passed, "");
+    }
+
+    #[test]
+    fn failed_when_the_image_leaks_too() {
+        check(
+            |_, tini| if tini { Reaps } else { Leaks },
+            Outcome::Failed,
+            "ours: expected 0 zombies after 10 runs, found 10",
+        );
+    }
+
+    #[test]
+    fn failed_when_the_image_ends_at_once() {
+        let behaviour = |image: &str, tini: bool| if image == "fixed" { Ends } else { sound(image, tini) };
+        check(behaviour, Outcome::Failed, "ours: start the daemon: the container ended with 3: the last words");
+    }
+
+    #[test]
+    fn not_judged_when_the_control_does_not_leak() {
+        check(|_, _| Reaps, Outcome::NotJudged, "control bare: expected 10 zombies after 10 runs, found 0");
+    }
+
+    #[test]
+    fn not_judged_when_the_packaged_init_leaks() {
+        let behaviour = |image: &str, _: bool| if image == "fixed" { Reaps } else { Leaks };
+        check(behaviour, Outcome::NotJudged, "control tini: expected 0 zombies after 10 runs, found 10");
+    }
+
+    #[test]
+    fn not_judged_when_the_engine_fails_on_the_image() {
+        let behaviour = |image: &str, tini: bool| if image == "fixed" { Unstartable } else { sound(image, tini) };
+        check(behaviour, Outcome::NotJudged, "ours: no space left");
+    }
+
+    #[test]
+    fn a_case_that_does_not_apply_is_skipped_with_its_reason() {
+        let verdict = judged(sound, &[18], &Interrupt::default()).unwrap();
+        let skips: Vec<&str> = verdict.skips().map(|row| row.reason.as_str()).collect();
+        assert_eq!(skips, ["the image's entrypoint starts no docker-init"]);
+        assert_eq!(verdict.rows.len(), 2);
+    }
+
+    #[test]
+    fn an_interrupt_is_no_verdict() {
+        let interrupt = Interrupt::default();
+        interrupt.raise();
+        assert!(matches!(judged(sound, &[13], &interrupt), Err(Error::Interrupted)));
+    }
+
+    #[test]
+    fn versions_are_read_from_inside() {
+        let verdict = judged(sound, &[13], &Interrupt::default()).unwrap();
+        assert_eq!(verdict.versions.get("dockerd").map(String::as_str), Some("1.2.3"));
+    }
+}

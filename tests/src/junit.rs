@@ -54,3 +54,35 @@ fn line(leg: &LegRow) -> String {
     let parts: Vec<String> = zombies.into_iter().chain(facts).chain(fault).collect();
     format!("{}:{}", leg.leg, parts.join(";"))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fake::{Behaviour, judged};
+    use expect_test::expect;
+
+    #[test]
+    fn a_row_that_could_not_be_judged_is_an_error_with_its_reason() {
+        let mut verdict = judged(|_, _| Behaviour::Unstartable, &[13], &crate::Interrupt::default()).unwrap();
+        verdict.rows.iter_mut().flat_map(|row| &mut row.legs).for_each(|leg| leg.millis = 7);
+        expect![[r#"
+            <?xml version="1.0" encoding="UTF-8"?>
+            <testsuites name="zombie regression suite" tests="1" skipped="0" failures="0" errors="1">
+                <testsuite name="fixed" tests="1" skipped="0" errors="1" failures="0">
+                    <properties>
+                        <property name="digest" value="sha256:992a93455c71fedd36ac9bbc439952c041cf61445958472af479269b8d873513"/>
+                        <property name="engine" value="fake"/>
+                        <property name="kernel" value="6.0"/>
+                        <property name="cgroup" value="v2"/>
+                    </properties>
+                    <testcase name="13 outer-exec-orphan: 10 execs" classname="orphans" time="0.007">
+                        <error message="control bare: no space left"/>
+                        <system-out>bare: no space left
+            tini: no space left
+            ours: no space left</system-out>
+                    </testcase>
+                </testsuite>
+            </testsuites>
+        "#]].assert_eq(&junit(&[verdict]).unwrap());
+    }
+}

@@ -6,6 +6,8 @@ mod bench;
 mod catalogue;
 pub mod engine;
 mod error;
+#[cfg(test)]
+mod fake;
 mod inner_image;
 mod judge;
 mod junit;
@@ -28,4 +30,4 @@ pub use namespaces::Namespaces;
 pub use scenario::{Leg, Scenario};
 pub use subject::{Job, Kind, RunConfig, Selection, Subject};
 pub use verdict::{LegRow, Outcome, Passed, Row, Verdict};
-pub use wait::Interrupt;
+pub use oci::Interrupt;

@@ -2,6 +2,7 @@
 //! judge: what a leg has to show stands in the catalogue.
 
 use crate::Error;
+use crate::wait::Wait;
 use crate::bench::{Bench, PROBE};
 use crate::engine::{Container, ContainerPid, ExitCode, Input, Process, Signal};
 use crate::observe;

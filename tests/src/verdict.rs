@@ -7,6 +7,7 @@ use crate::{Error, Kind, Selection};
 use oci::Digest;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use std::fmt;
 use std::time::Duration;
 
 /// How much longer than its reference a leg may take to stop.
@@ -46,6 +47,17 @@ pub enum Outcome {
     NotJudged,
     /// The case does not apply; never the judgement on an image.
     Skipped,
+}
+
+impl fmt::Display for Outcome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Outcome::Passed => "passed",
+            Outcome::Failed => "failed",
+            Outcome::NotJudged => "not judged",
+            Outcome::Skipped => "skipped",
+        })
+    }
 }
 
 /// One case of one scenario.
@@ -262,4 +274,87 @@ pub(crate) fn chain(error: &Error) -> String {
         next = source.source();
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::catalogue::SCENARIOS;
+
+    fn row(outcome: Outcome) -> Row {
+        Row { outcome, ..judge_case(&SCENARIOS[0], &SCENARIOS[0].cases[0], &BTreeMap::new()) }
+    }
+
+    fn verdict(rows: Vec<Row>, selection: Selection) -> Verdict {
+        let place = Facts { engine: "fake".to_owned(), kernel: "6.0".to_owned(), cgroup: "v2".to_owned() };
+        let image = ("image".to_owned(), Digest::of(b"image"));
+        Verdict::new(image, (Kind::Dockerd, selection), rows, BTreeMap::new(), place)
+    }
+
+    #[test]
+    fn what_certainly_failed_outweighs_what_is_not_known() {
+        use Outcome::{Failed, NotJudged, Passed, Skipped};
+        for (rows, expected) in [
+            (&[Passed, Passed][..], Passed),
+            (&[Passed, Skipped], Passed),
+            (&[Passed, NotJudged], NotJudged),
+            (&[Passed, NotJudged, Failed], Failed),
+            (&[Skipped], NotJudged),
+            (&[], NotJudged),
+        ] {
+            assert_eq!(
+                verdict(rows.iter().map(|outcome| row(*outcome)).collect(), Selection::Full).outcome,
+                expected,
+                "{rows:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_proof_needs_rows_that_passed_and_no_hand_picking() {
+        let passed = verdict(vec![row(Outcome::Passed)], Selection::Full);
+        assert_eq!(passed.passed().map(|proof| proof.digest()), Some(Digest::of(b"image")));
+        assert_eq!(verdict(vec![row(Outcome::Passed)], Selection::Only(vec![1])).passed(), None);
+        let claimed = Verdict { outcome: Outcome::Passed, ..verdict(vec![row(Outcome::Failed)], Selection::Full) };
+        assert_eq!(claimed.passed(), None);
+    }
+
+    #[test]
+    fn a_case_without_results_is_not_judged() {
+        let unknown = judge_case(&SCENARIOS[0], &SCENARIOS[0].cases[0], &BTreeMap::new());
+        assert_eq!((unknown.outcome, unknown.reason.as_str()), (Outcome::NotJudged, "control bare: was not run"));
+    }
+
+    /// A reference leg and ours, compared by facts and by time to stop.
+    fn compare(found: Finding) -> Outcome {
+        let stop = |seconds| Some(Duration::from_secs(seconds));
+        let case = SCENARIOS
+            .iter()
+            .flat_map(|scenario| scenario.cases)
+            .find(|case| case.name.starts_with("TERM with"))
+            .unwrap();
+        let model =
+            Finding { stop: stop(3), ..Finding::default() }.with("exit code", "0").with("shutdown logged", "yes");
+        let legs = [(Leg::Bare, model.clone()), (Leg::Tini, model), (Leg::Ours, found)];
+        let result = |found| Result { found: Ok(found), elapsed: Duration::ZERO };
+        conclude(case, &legs.into_iter().map(|(leg, found)| (leg, result(found))).collect()).0
+    }
+
+    #[test]
+    fn likeness_is_of_facts_and_of_time() {
+        let stopped = |code: &str, seconds| {
+            let finding = Finding { stop: Some(Duration::from_secs(seconds)), ..Finding::default() };
+            finding.with("exit code", code).with("shutdown logged", "yes")
+        };
+        assert_eq!(compare(stopped("0", 5)), Outcome::Passed);
+        assert_eq!(compare(stopped("0", 6)), Outcome::Failed);
+        assert_eq!(compare(stopped("143", 3)), Outcome::Failed);
+    }
+
+    #[test]
+    fn a_record_reads_back_as_it_was_written() {
+        let written = verdict(vec![row(Outcome::Passed)], Selection::Smoke);
+        let text = serde_json::to_string(&written).unwrap();
+        assert_eq!(serde_json::from_str::<Verdict>(&text).unwrap(), written);
+    }
 }

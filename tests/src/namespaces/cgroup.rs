@@ -3,6 +3,7 @@
 //! did not make.
 
 use crate::spec::GroupMount;
+use crate::wait::Wait;
 use crate::{Error, Interrupt};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -260,7 +261,7 @@ mod tests {
         let parents: Vec<String> = found.iter().map(|hierarchy| hierarchy.parent.display().to_string()).collect();
         assert_eq!(
             parents,
-            ["/sys/fs/cgroup/unified", "/sys/fs/cgroup/systemd", "/sys/fs/cgroup/cpu,cpuacct/inner"].map(str::to_owned)
+            ["/sys/fs/cgroup/unified", "/sys/fs/cgroup/systemd/a/b", "/sys/fs/cgroup/cpu,cpuacct/inner"].map(str::to_owned)
         );
         let joint = found[2].as_mount();
         assert_eq!((joint.data.as_str(), joint.aliases.len()), ("cpu,cpuacct", 2));

@@ -6,6 +6,7 @@ use super::Namespaces;
 use super::home::{self, Home, read_end};
 use super::terminal::Terminal;
 use crate::engine::{Container, ContainerPid, ExitCode, HostPid, Input, Launch, Output, Process, Signal, Status};
+use crate::wait::Wait;
 use crate::spec::{self, Entry, Place};
 use crate::{Error, Interrupt};
 use rustix::fs::OFlags;
