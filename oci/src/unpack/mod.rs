@@ -97,9 +97,7 @@ impl Walk<'_> {
         self.each(|entry, mut content| match Change::parse(&entry.path)? {
             Change::Put(path) => {
                 let link = link_target(&entry)?;
-                tree.put(&path, &entry, link.as_ref(), |file| {
-                    tree::copy(file, |chunk| content.read(chunk), &entry.path)
-                })
+                tree.put(&path, &entry, link.as_ref(), |file| tree::copy(file, &path, |chunk| content.read(chunk)))
             }
             Change::Remove(_) | Change::Empty(_) | Change::Nothing => Ok(()),
         })

@@ -23,6 +23,8 @@ use crate::error::{Error, Result};
 const RESOLVE_ATTEMPTS_MAX: u32 = 128;
 /// The mode of directories that a layer relies on and no layer declares.
 const UNDECLARED_MODE: u32 = 0o755;
+/// How much of a file is copied at a time.
+const CHUNK_BYTES: usize = 64 * 1024;
 
 /// The root of an unpacked image.
 pub(super) struct Tree {
@@ -255,14 +257,17 @@ fn failed<E: Into<io::Error>>(verb: &str, path: &EntryPath) -> impl FnOnce(E) ->
 }
 
 /// Copies a file's content piece by piece.
-pub(super) fn copy(file: &mut fs::File, mut read: impl FnMut(&mut [u8]) -> Result<usize>, path: &[u8]) -> Result<()> {
-    let mut chunk = vec![0; 64 * 1024];
+pub(super) fn copy(
+    file: &mut fs::File,
+    path: &EntryPath,
+    mut read: impl FnMut(&mut [u8]) -> Result<usize>,
+) -> Result<()> {
+    let mut chunk = vec![0; CHUNK_BYTES];
     loop {
         let count = read(&mut chunk)?;
         if count == 0 {
             return Ok(());
         }
-        let write = || format!("write {:?}", String::from_utf8_lossy(path));
-        file.write_all(&chunk[..count]).map_err(Error::io(write()))?;
+        file.write_all(&chunk[..count]).map_err(failed("write", path))?;
     }
 }

@@ -6,6 +6,7 @@
 mod client;
 mod field;
 mod memory;
+mod patience;
 mod server;
 mod tarball;
 mod unpack;
@@ -51,6 +52,6 @@ fn main() -> ExitCode {
     if arguments.first().is_some_and(|first| first == memory::CHILD) {
         return memory::child(&arguments[1..]);
     }
-    let trials = [client::trials(), field::trials(), memory::trials(), unpack::trials()];
+    let trials = [client::trials(), field::trials(), memory::trials(), patience::trials(), unpack::trials()];
     libtest_mimic::run(&Arguments::from_args(), trials.into_iter().flatten().collect()).exit_code()
 }
