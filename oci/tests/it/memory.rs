@@ -21,8 +21,8 @@ pub(crate) const CHILD: &str = "child-of-memory-trial";
 /// How much the peak may lie above the start.
 const GROWTH_KIB_MAX: u64 = 20 * 1024;
 /// The layer: bytes that compress to nothing, and bytes that do not compress.
-const EVEN_BYTES: u64 = 200 << 20;
-const NOISE_BYTES: u64 = 100 << 20;
+const EVEN_BYTES: u64 = 250 << 20;
+const NOISE_BYTES: u64 = 50 << 20;
 const GZIP: &str = "application/vnd.oci.image.layer.v1.tar+gzip";
 
 pub(crate) fn trials() -> Vec<Trial> {
