@@ -3,9 +3,9 @@
 //! It must never decide what a scenario expects.
 
 use crate::engine::{Container, Output, Process};
-use crate::wait::Wait;
 use crate::inner_image::{INNER_IMAGE, INNER_IMAGE_FULL, INNER_PROGRAM};
 use crate::observe::{self, Count};
+use crate::wait::Wait;
 use crate::{Error, Interrupt};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;

@@ -4,11 +4,13 @@
 use crate::bench::{Bench, Daemon};
 use crate::catalogue::SCENARIOS;
 use crate::engine::{Container, Engine, Input};
+use crate::owner::Owner;
 use crate::scenario::{Case, Finding, Leg, Scenario, Start, Step, Want};
 use crate::stage::Stage;
 use crate::verdict::{self, Row, Verdict, judge_case};
 use crate::{Error, Interrupt, Job, Selection, inner_image};
 use std::collections::{BTreeMap, VecDeque};
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, mpsc};
 use std::thread;
@@ -175,7 +177,7 @@ fn work<'a>(lanes: &Mutex<VecDeque<Lane>>, stage: &dyn Fn(Leg) -> Stage<'a>, sen
         match lane.work {
             Work::Shared(start, daemon) => run_shared(&stage, start, daemon, &lane.tasks, sender),
             Work::Whole => {
-                lane.tasks.iter().for_each(|task| send(sender, task, timed(|| run_whole(&stage, task.case))))
+                lane.tasks.iter().for_each(|task| send(sender, task, timed(|| run_whole(&stage, task.case))));
             }
         }
     }
@@ -254,15 +256,17 @@ fn versions(container: &dyn Container, daemon: Daemon) -> BTreeMap<String, Strin
     programs.iter().filter_map(version).collect()
 }
 
-/// The inner image's archive, removed when dropped.
+/// The inner image's archive in a directory of its own, removed when dropped; after a kill, by the next run's sweep.
 struct Archive {
+    directory: PathBuf,
     path: PathBuf,
 }
 
 impl Archive {
     fn create(job: &Job) -> Result<Archive, Error> {
-        let name = format!("inner-{}-{}.tar", std::process::id(), job.fixed.digest.hex());
-        let archive = Archive { path: absolute(&job.scratch)?.join(name) };
+        let directory = absolute(&job.scratch)?.join(Owner::current()?.next_name());
+        fs::create_dir(&directory).map_err(Error::io(format!("make {}", directory.display())))?;
+        let archive = Archive { path: directory.join("inner.tar"), directory };
         inner_image::write(&archive.path, &job.probe, &oci::Platform::host().architecture)?;
         Ok(archive)
     }
@@ -270,8 +274,8 @@ impl Archive {
 
 impl Drop for Archive {
     fn drop(&mut self) {
-        // A file in the caller's scratch directory; the caller removes that whole.
-        let _ = std::fs::remove_file(&self.path);
+        // Left in the caller's scratch directory at worst, under a name that the next run's sweep knows.
+        let _ = fs::remove_dir_all(&self.directory);
     }
 }
 

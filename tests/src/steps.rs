@@ -2,12 +2,12 @@
 //! judge: what a leg has to show stands in the catalogue.
 
 use crate::Error;
-use crate::wait::Wait;
 use crate::bench::{Bench, PROBE};
 use crate::engine::{Container, ContainerPid, ExitCode, Input, Process, Signal};
 use crate::observe;
 use crate::scenario::{Finding, Start, Want};
 use crate::stage::Stage;
+use crate::wait::Wait;
 use std::time::{Duration, Instant};
 
 /// A container whose command ends by itself at once.

@@ -88,7 +88,7 @@ pub(crate) fn exec_only(args: &[OsString]) -> Outcome {
 
 /// Waits for its own child by pid and for nothing else, as a Go, Node or shell-less supervisor does.
 pub(crate) fn no_reap(argv: &[&str]) -> Outcome {
-    supervise(argv, |child| poll_child(child))
+    supervise(argv, poll_child)
 }
 
 /// One wait4(-1) for each SIGCHLD: signals coalesce, so a burst of deaths leaves zombies.

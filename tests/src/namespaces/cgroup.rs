@@ -261,7 +261,8 @@ mod tests {
         let parents: Vec<String> = found.iter().map(|hierarchy| hierarchy.parent.display().to_string()).collect();
         assert_eq!(
             parents,
-            ["/sys/fs/cgroup/unified", "/sys/fs/cgroup/systemd/a/b", "/sys/fs/cgroup/cpu,cpuacct/inner"].map(str::to_owned)
+            ["/sys/fs/cgroup/unified", "/sys/fs/cgroup/systemd/a/b", "/sys/fs/cgroup/cpu,cpuacct/inner"]
+                .map(str::to_owned)
         );
         let joint = found[2].as_mount();
         assert_eq!((joint.data.as_str(), joint.aliases.len()), ("cpu,cpuacct", 2));

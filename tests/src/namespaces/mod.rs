@@ -5,14 +5,14 @@
 mod cgroup;
 mod container;
 mod home;
-mod owner;
+mod sweep;
 mod terminal;
 
 use crate::engine::{Container, Engine, Facts, Launch};
+use crate::owner::Owner;
 use crate::{Error, Interrupt};
 use cgroup::Hierarchy;
 use container::Contained;
-use owner::Owner;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
@@ -43,7 +43,7 @@ impl Namespaces {
         let absolute = |path: &Path| path.canonicalize().map_err(Error::io(format!("find {}", path.display())));
         let (probe, scratch) = (absolute(probe)?, absolute(scratch)?);
         let hierarchies = cgroup::hierarchies()?;
-        let swept = owner::sweep(&hierarchies, &scratch)?;
+        let swept = sweep::sweep(&hierarchies, &scratch)?;
         let owner = Owner::current()?;
         Ok(Namespaces { probe, scratch, owner, hierarchies, interrupt, leftovers: Mutex::default(), swept })
     }

@@ -1,17 +1,13 @@
-//! Names that say who made a thing, so that what a killed run has left can be told from what a living run needs, and
-//! the sweep that removes the former. It must never touch a name whose owner still lives.
+//! Names that say who made a thing, so that what a killed run has left can be told from what a living run needs. It must
+//! never take a pid that was used again for its former owner.
 
-use super::cgroup::{self, Hierarchy};
 use crate::Error;
 use std::fs;
-use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 const PREFIX: &str = "dind-suite";
-/// How deep below a hierarchy's root a former run may have stood.
-const SWEEP_DEPTH_MAX: usize = 8;
 
-/// Counts the containers of this process, whichever engine value makes them.
+/// Counts the names of this process.
 static NEXT: AtomicU32 = AtomicU32::new(1);
 
 /// A process as no later one can be: its pid and its start time in clock ticks after boot (proc_pid_stat(5), field 22).
@@ -29,20 +25,21 @@ impl Owner {
         Ok(Owner { pid, start })
     }
 
-    /// A name not used before, for one container's directory and groups.
+    /// A name not used before, for a directory and for groups.
     pub(crate) fn next_name(self) -> String {
         format!("{PREFIX}-{}-{}-{}", self.pid, self.start, NEXT.fetch_add(1, Ordering::Relaxed))
     }
 
     /// The owner in a name made by [`Owner::next_name`]; `None` for all other names.
-    fn of(name: &str) -> Option<Owner> {
+    pub(crate) fn of(name: &str) -> Option<Owner> {
         let mut parts = name.strip_prefix(PREFIX)?.strip_prefix('-')?.split('-');
         let owner = Owner { pid: parts.next()?.parse().ok()?, start: parts.next()?.parse().ok()? };
         let _number: u32 = parts.next()?.parse().ok()?;
         parts.next().is_none().then_some(owner)
     }
 
-    fn lives(self) -> bool {
+    /// Whether that process is still there.
+    pub(crate) fn lives(self) -> bool {
         start_time(self.pid) == Some(self.start)
     }
 }
@@ -51,49 +48,6 @@ fn start_time(pid: u32) -> Option<u64> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     // comm, in parentheses, may hold spaces; the fields after it do not.
     stat.rsplit_once(')')?.1.split_whitespace().nth(19)?.parse().ok()
-}
-
-/// Removes what runs that were killed have left: processes and groups anywhere below the hierarchies' roots, and
-/// directories in `scratch`. Returns what was removed.
-pub(crate) fn sweep(hierarchies: &[Hierarchy], scratch: &Path) -> Result<Vec<PathBuf>, Error> {
-    let mut swept = Vec::new();
-    for hierarchy in hierarchies {
-        let mut stale = Vec::new();
-        collect_stale(&hierarchy.mountpoint, SWEEP_DEPTH_MAX, &mut stale);
-        for group in stale {
-            cgroup::empty_and_remove(&group)?;
-            swept.push(group);
-        }
-    }
-    for entry in list(scratch) {
-        if is_stale(&entry) {
-            fs::remove_dir_all(&entry).map_err(Error::io(format!("remove {}", entry.display())))?;
-            swept.push(entry);
-        }
-    }
-    Ok(swept)
-}
-
-fn collect_stale(directory: &Path, depth: usize, stale: &mut Vec<PathBuf>) {
-    for entry in list(directory) {
-        if is_stale(&entry) {
-            stale.push(entry);
-        } else if depth > 0 && entry.is_dir() {
-            collect_stale(&entry, depth - 1, stale);
-        }
-    }
-}
-
-/// A directory that cannot be listed has gone meanwhile, or was never there: nothing of ours is in it.
-fn list(directory: &Path) -> Vec<PathBuf> {
-    fs::read_dir(directory)
-        .map(|entries| entries.filter_map(|entry| Some(entry.ok()?.path())).collect())
-        .unwrap_or_default()
-}
-
-fn is_stale(path: &Path) -> bool {
-    let owner = path.file_name().and_then(|name| Owner::of(name.to_str()?));
-    owner.is_some_and(|owner| !owner.lives())
 }
 
 #[cfg(test)]
