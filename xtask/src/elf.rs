@@ -68,7 +68,7 @@ pub struct Elf {
 
 /// Reads what `file` needs. Error: it cannot be read, or is no ELF file of a machine that we know.
 pub fn dependencies(file: &Path) -> Result<Elf> {
-    inspect(file, |image| image.dependencies())
+    inspect(file, Image::dependencies)
 }
 
 /// Checks that `file` runs on `machine` with nothing but the kernel: no interpreter, no library, and no memory that is
