@@ -2,7 +2,7 @@
 //! judge: what a leg has to show stands in the catalogue.
 
 use crate::Error;
-use crate::bench::{Bench, PROBE};
+use crate::bench::{Bench, PROBE, SLEEP};
 use crate::engine::{Container, ContainerPid, ExitCode, Input, Process, Signal};
 use crate::observe;
 use crate::scenario::{Finding, Start, Want};
@@ -218,7 +218,7 @@ pub(crate) fn terminal(stage: &Stage<'_>) -> Result<Finding, Error> {
 
 /// What the image's program inherits: signal masks and open files.
 pub(crate) fn inheritance(stage: &Stage<'_>) -> Result<Finding, Error> {
-    let container = stage.start(Start::Args(&["sleep", "1000"]), Input::Nothing)?;
+    let container = stage.start(Start::Args(&[SLEEP, "sleep", "1000"]), Input::Nothing)?;
     let pid = await_process(stage, &*container, "sleep")?;
     let status = container.status(pid)?;
     container.remove()?;

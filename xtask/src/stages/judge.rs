@@ -190,7 +190,7 @@ fn show(row: &Row, progress: &Progress) {
         (None, None) => format!("{} ok", leg.leg),
     });
     let what = format!("{}, {}", row.scenario, row.case);
-    progress.detail(format!("{what:<44} {}", legs.collect::<Vec<_>>().join("   ")));
+    progress.detail(format!("{what:<52} {}", legs.collect::<Vec<_>>().join("   ")));
     if row.outcome != Outcome::Passed {
         progress.detail(format!("  {}: {}", row.outcome, row.reason));
     }
