@@ -67,8 +67,9 @@ pub struct Elf {
 }
 
 /// Reads what `file` needs. Error: it cannot be read, or is no ELF file of a machine that we know.
+#[expect(clippy::redundant_closure_for_method_calls, reason = "the method holds for one lifetime, the closure for all")]
 pub fn dependencies(file: &Path) -> Result<Elf> {
-    inspect(file, Image::dependencies)
+    inspect(file, |image| image.dependencies())
 }
 
 /// Checks that `file` runs on `machine` with nothing but the kernel: no interpreter, no library, and no memory that is
