@@ -2,7 +2,8 @@
 //! command ends. Read it top to bottom: what we were asked, how a guard finds its daemon, the start, the loop.
 //!
 //! It never allocates, polls, or writes a file. Once the command is started nothing but its end ends the init.
-#![no_std]
+// Where panics unwind (the dev profile), std is linked: it holds what an unwinding `core` asks for, and lints and editors need no recipe.
+#![cfg_attr(panic = "abort", no_std)]
 #![no_main]
 #![expect(unsafe_code, reason = "the entry that C calls; every system call is in sys.rs")]
 
@@ -275,11 +276,12 @@ fn fail(act: &[u8], object: &[u8], errno: Errno, code: u8) -> ! {
 }
 
 // Nothing panics: an optimised build in which anything could does not link, since nobody defines `a_panic_is_possible`.
-#[cfg(not(debug_assertions))]
+#[cfg(all(panic = "abort", not(debug_assertions)))]
 unsafe extern "C" {
     fn a_panic_is_possible() -> !;
 }
 
+#[cfg(panic = "abort")]
 #[panic_handler]
 fn panic(_: &core::panic::PanicInfo) -> ! {
     #[cfg(not(debug_assertions))]

@@ -30,7 +30,9 @@ fn help() -> Result<(), Failed> {
 fn plan() -> Result<(), Failed> {
     let folder = folder()?;
     let out = folder.path().join("out");
-    let output = command(["build-images", "--plan", "--platform", "linux/amd64", "--base", "standin", "--out"]).arg(&out).output()?;
+    let output = command(["build-images", "--plan", "--platform", "linux/amd64", "--base", "standin", "--out"])
+        .arg(&out)
+        .output()?;
     ensure(output.status.code() == Some(0), said(&output))?;
     ensure(!out.exists(), "the plan made its output folder")?;
     let printed = String::from_utf8(output.stdout)?
@@ -69,7 +71,12 @@ fn bad_definitions() -> Result<(), Failed> {
     check_definition("dind.yaml", "TINI_SUBREAPER: \"\"", "A: x, A: y", "duplicate")?;
     check_definition("dind.yaml", entrypoint, "", "missing field `entrypoint`")?;
     check_definition("dind.yaml", entrypoint, "entrypoint: []\n", "found an empty list")?;
-    check_definition("dind.yaml", entrypoint, "entrypoint: [dockerd-entrypoint.sh]\n", "expected /usr/local/sbin/dind-init")?;
+    check_definition(
+        "dind.yaml",
+        entrypoint,
+        "entrypoint: [dockerd-entrypoint.sh]\n",
+        "expected /usr/local/sbin/dind-init",
+    )?;
     check_definition("dind.yaml", "base: docker:20-dind", "base: Docker:20-dind", "Docker")?;
     check_definition("dind.yaml", "base: docker:20-dind", "base: docker", "docker")?;
     check_definition("dind.yaml", "base: docker:20-dind", "base: docker@sha256:12", "sha256:12")?;
@@ -89,7 +96,12 @@ fn bad_locks() -> Result<(), Failed> {
     check_definition("bases.lock", index, &format!("{index}\n  {index}"), "index")?;
     check_definition("bases.lock", index, &format!("{index}\n  tag: x"), "unknown field `tag`")?;
     check_definition("bases.lock", "linux/arm64/v8:", "linux/amd64:", "duplicate")?;
-    check_definition("bases.lock", "docker.io/library/docker:20-dind:", "docker:20-dind:", "expected the full reference")
+    check_definition(
+        "bases.lock",
+        "docker.io/library/docker:20-dind:",
+        "docker:20-dind:",
+        "expected the full reference",
+    )
 }
 
 fn bad_arguments() -> Result<(), Failed> {
@@ -106,7 +118,10 @@ fn bad_arguments() -> Result<(), Failed> {
     for (arguments, expected) in cases {
         let output = xtask(*arguments)?;
         let errors = String::from_utf8_lossy(&output.stderr);
-        ensure(output.status.code() == Some(2) && errors.contains(expected), format!("{arguments:?}: expected `{expected}`\n{}", said(&output)))?;
+        ensure(
+            output.status.code() == Some(2) && errors.contains(expected),
+            format!("{arguments:?}: expected `{expected}`\n{}", said(&output)),
+        )?;
         ensure(output.stdout.is_empty(), format!("{arguments:?}: stdout is data\n{}", said(&output)))?;
     }
     Ok(())

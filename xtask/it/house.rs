@@ -30,20 +30,25 @@ pub(crate) fn trials() -> Vec<Trial> {
 fn edges() -> Result<(), Failed> {
     let shell = Shell::new()?;
     shell.change_dir(repository());
-    let metadata: Value = serde_json::from_str(&cmd!(shell, "cargo metadata --format-version 1 --no-deps --offline").quiet().read()?)?;
+    let metadata: Value =
+        serde_json::from_str(&cmd!(shell, "cargo metadata --format-version 1 --no-deps --offline").quiet().read()?)?;
     let packages = metadata["packages"].as_array().ok_or("cargo metadata lists no packages")?;
     let members: BTreeSet<_> = packages.iter().filter_map(|package| package["name"].as_str()).collect();
     let mut found = BTreeSet::new();
     for package in packages {
         for dependency in package["dependencies"].as_array().ok_or("a package lists no dependencies")? {
-            let (from, to) = (package["name"].as_str().unwrap_or_default(), dependency["name"].as_str().unwrap_or_default());
+            let (from, to) =
+                (package["name"].as_str().unwrap_or_default(), dependency["name"].as_str().unwrap_or_default());
             if members.contains(to) {
                 found.insert((from, to));
             }
         }
     }
     let expected = BTreeSet::from([("suite", "oci"), ("xtask", "oci"), ("xtask", "suite")]);
-    ensure(members == BTreeSet::from(["dind-init", "oci", "probe", "suite", "xtask"]), format!("members: {members:?}"))?;
+    ensure(
+        members == BTreeSet::from(["dind-init", "oci", "probe", "suite", "xtask"]),
+        format!("members: {members:?}"),
+    )?;
     ensure(found == expected, format!("edges: expected {expected:?}, found {found:?}"))
 }
 
@@ -67,11 +72,16 @@ fn unsafe_places() -> Result<(), Failed> {
     let mut places = 0;
     for (path, text) in sources()? {
         let code = text.lines().map(str::trim_start).filter(|line| !line.starts_with("//"));
-        let uses = code.filter(|line| line.contains("unsafe {") || line.contains("unsafe fn") || line.contains("unsafe extern")).count();
+        let uses = code
+            .filter(|line| line.contains("unsafe {") || line.contains("unsafe fn") || line.contains("unsafe extern"))
+            .count();
         // This file names the keyword in order to look for it.
         if uses > 0 && !path.ends_with("it/house.rs") {
             places += uses;
-            ensure(path.components().any(|part| part.as_os_str() == "init"), format!("{}: unsafe outside init/", path.display()))?;
+            ensure(
+                path.components().any(|part| part.as_os_str() == "init"),
+                format!("{}: unsafe outside init/", path.display()),
+            )?;
         }
     }
     ensure(places > 0, "no unsafe found even in init/: the search is blind")
@@ -85,7 +95,10 @@ fn versions() -> Result<(), Failed> {
             if line.starts_with('[') {
                 section = line;
             } else if section.ends_with("dependencies]") && line.contains('=') {
-                ensure(line.contains("workspace = true"), format!("{member}/Cargo.toml: expected `workspace = true`, found {line}"))?;
+                ensure(
+                    line.contains("workspace = true"),
+                    format!("{member}/Cargo.toml: expected `workspace = true`, found {line}"),
+                )?;
             }
         }
     }
@@ -109,7 +122,8 @@ fn sources() -> Result<Vec<(PathBuf, String)>, Failed> {
     let shell = Shell::new()?;
     shell.change_dir(repository());
     let listed = cmd!(shell, "git ls-files --cached --others --exclude-standard *.rs").quiet().read()?;
-    let paths: Vec<PathBuf> = listed.lines().map(|line| repository().join(Path::new(line))).filter(|path| path.exists()).collect();
+    let paths: Vec<PathBuf> =
+        listed.lines().map(|line| repository().join(Path::new(line))).filter(|path| path.exists()).collect();
     ensure(paths.len() > 20, format!("expected the sources, found {} files", paths.len()))?;
     paths.into_iter().map(|path| fs::read_to_string(&path).map(|text| (path, text)).map_err(Failed::from)).collect()
 }

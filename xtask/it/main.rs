@@ -12,6 +12,7 @@ use libtest_mimic::Arguments;
 
 fn main() {
     let arguments = Arguments::from_args();
-    let trials = [house::trials(), cli::trials(), pipeline::trials(), readers::trials()].into_iter().flatten().collect();
+    let trials =
+        [house::trials(), cli::trials(), pipeline::trials(), readers::trials()].into_iter().flatten().collect();
     libtest_mimic::run(&arguments, trials).exit();
 }

@@ -117,7 +117,8 @@ fn unchanged() -> Result<(), Failed> {
     let bench = Workbench::new()?;
     let arguments = ["--base", "standin", "--suite", "none"];
     done(&bench.build("out", &arguments)?)?;
-    let layer_time = |bench: &Workbench| -> Result<_, Failed> { Ok(fs::metadata(bench.path("out/dind/index.json"))?.modified()?) };
+    let layer_time =
+        |bench: &Workbench| -> Result<_, Failed> { Ok(fs::metadata(bench.path("out/dind/index.json"))?.modified()?) };
     let before = layer_time(&bench)?;
     let again = bench.build("out", &arguments)?;
     done(&again)?;
@@ -159,7 +160,8 @@ struct SmallDisk<'a>(&'a Path);
 impl<'a> SmallDisk<'a> {
     fn mount(place: &'a Path) -> Result<Self, Failed> {
         fs::create_dir_all(place)?;
-        let status = std::process::Command::new("mount").args(["-t", "tmpfs", "-o", "size=1m", "tmpfs"]).arg(place).status()?;
+        let status =
+            std::process::Command::new("mount").args(["-t", "tmpfs", "-o", "size=1m", "tmpfs"]).arg(place).status()?;
         ensure(status.success(), "mount a small tmpfs")?;
         Ok(Self(place))
     }
@@ -179,8 +181,12 @@ fn full_disk() -> Result<(), Failed> {
         let _disk = SmallDisk::mount(&place)?;
         refused(&bench.build("small", &["--base", "standin", "--suite", "none"])?, &["No space left on device"])?;
         ensure(!place.join("digests.json").exists(), "a record was written")?;
-        ensure(!place.join("containerd/index.json").exists() || fs::read(place.join("containerd/index.json"))?.is_empty()
-            || Layout::open(&place.join("containerd"))?.index()?.manifests().is_empty(), "an image became visible")?;
+        ensure(
+            !place.join("containerd/index.json").exists()
+                || fs::read(place.join("containerd/index.json"))?.is_empty()
+                || Layout::open(&place.join("containerd"))?.index()?.manifests().is_empty(),
+            "an image became visible",
+        )?;
     }
     done(&bench.build("small", &["--base", "standin", "--suite", "none"])?)
 }
@@ -312,12 +318,23 @@ fn cut(mut bytes: Vec<u8>) -> Vec<u8> {
 fn no_platform() -> Result<(), Failed> {
     let bench = Workbench::new()?;
     let (_registry, mirror, _) = bench.registry()?;
-    let output = command(["build-images", "dind", "--base", "registry", "--platform", "linux/arm64", "--suite", "none", "--mirror", &mirror])
-        .arg("--images")
-        .arg(bench.path("images"))
-        .arg("--out")
-        .arg(bench.path("out"))
-        .output()?;
+    let output = command([
+        "build-images",
+        "dind",
+        "--base",
+        "registry",
+        "--platform",
+        "linux/arm64",
+        "--suite",
+        "none",
+        "--mirror",
+        &mirror,
+    ])
+    .arg("--images")
+    .arg(bench.path("images"))
+    .arg("--out")
+    .arg(bench.path("out"))
+    .output()?;
     refused(&output, &["linux/arm64", "linux/amd64"])
 }
 
@@ -326,14 +343,20 @@ fn unreachable() -> Result<(), Failed> {
     // Port 9 is discard, and nothing listens on it.
     let mirror = "docker.io=http://127.0.0.1:9";
     bench.lock(&Digest::of(b"not in any cache"), &Digest::of(b"nor this"))?;
-    refused(&bench.build("out", &["--base", "registry", "--mirror", mirror, "--suite", "none", "dind"])?, &["127.0.0.1:9"])?;
+    refused(
+        &bench.build("out", &["--base", "registry", "--mirror", mirror, "--suite", "none", "dind"])?,
+        &["127.0.0.1:9"],
+    )?;
     let output = bench.build("out", &["--base", "auto", "--mirror", mirror, "--suite", "none", "dind"])?;
     done(&output)?;
     let errors = String::from_utf8_lossy(&output.stderr);
     ensure(errors.contains("no registry reachable") && errors.contains("stand-in"), said(&output))?;
     ensure(bench.record("out")?["images"][0]["base"]["source"] == "standin", "the record does not name the stand-in")?;
     refused(
-        &bench.build("out", &["--base", "registry", "--mirror", "docker.io=http://192.0.2.1", "--suite", "none", "dind"])?,
+        &bench.build(
+            "out",
+            &["--base", "registry", "--mirror", "docker.io=http://192.0.2.1", "--suite", "none", "dind"],
+        )?,
         &["plain http", "192.0.2.1"],
     )
 }

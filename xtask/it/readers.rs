@@ -27,7 +27,11 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial_if("readers::skopeo_reads_both_layouts", lacks(&["mmdebstrap", "skopeo"]), skopeo),
         trial_if("readers::umoci_unpacks_both_layouts", lacks(&["mmdebstrap", "umoci"]), umoci),
         trial_if("readers::containerd_imports_both_layouts", lacks(&["mmdebstrap"]), containerd),
-        trial_if("readers::dockerd_pulls_and_runs_the_image_with_its_links_whole", lacks(&["mmdebstrap", "skopeo", "docker-registry"]), dockerd),
+        trial_if(
+            "readers::dockerd_pulls_and_runs_the_image_with_its_links_whole",
+            lacks(&["mmdebstrap", "skopeo", "docker-registry"]),
+            dockerd,
+        ),
         trial_if("readers::only_the_named_keys_differ_from_the_base", lacks(&["mmdebstrap"]), difference),
         trial_if("readers::the_carved_image_is_at_most_half_its_base", lacks(&["mmdebstrap"]), carved_size),
     ]
@@ -117,7 +121,13 @@ fn containerd() -> Result<(), Failed> {
     let folder = folder()?;
     for (image, tag) in IMAGES {
         let archive = folder.path().join(format!("{image}.tar"));
-        run(Command::new("tar").arg("--create").arg("--file").arg(&archive).arg("--directory").arg(built()?.join(image)).arg("."))?;
+        run(Command::new("tar")
+            .arg("--create")
+            .arg("--file")
+            .arg(&archive)
+            .arg("--directory")
+            .arg(built()?.join(image))
+            .arg("."))?;
         let host = Host::start(&engine, &["containerd"], vec![(archive, "/mnt/image.tar".into())])?;
         host.wait_until(&["ctr", "version"])?;
         host.exec(&["ctr", "image", "import", "--base-name", &format!("example.test/{image}"), "/mnt/image.tar"])?;
@@ -137,18 +147,40 @@ fn dockerd() -> Result<(), Failed> {
         registry.storage().to_owned()
     };
     let config = folder.path().join("inner.yml");
-    let text = configuration("127.0.0.1:5000", Path::new("/mnt/registry")).replace("  delete:\n    enabled: true\n", "  maintenance:\n    readonly:\n      enabled: true\n");
+    let text = configuration("127.0.0.1:5000", Path::new("/mnt/registry"))
+        .replace("  delete:\n    enabled: true\n", "  maintenance:\n    readonly:\n      enabled: true\n");
     fs::write(&config, text)?;
     let program = xtask::cmd::setup::require("docker-registry")?;
-    let files = vec![(program, "/mnt/docker-registry".into()), (config, "/mnt/registry.yml".into()), (seeded, "/mnt/registry".into())];
-    let argv = ["dockerd", "--host=unix:///var/run/docker.sock", "--iptables=false", "--bridge=none", "--storage-driver=overlay2"];
+    let files = vec![
+        (program, "/mnt/docker-registry".into()),
+        (config, "/mnt/registry.yml".into()),
+        (seeded, "/mnt/registry".into()),
+    ];
+    let argv = [
+        "dockerd",
+        "--host=unix:///var/run/docker.sock",
+        "--iptables=false",
+        "--bridge=none",
+        "--storage-driver=overlay2",
+    ];
     let host = Host::start(&engine, &argv, files)?;
     host.wait_until(&["docker", "version"])?;
     host.exec(&["sh", "-c", "/mnt/docker-registry serve /mnt/registry.yml >/tmp/registry.log 2>&1 &"])?;
     host.wait_until(&["wget", "-q", "-O", "/dev/null", "http://127.0.0.1:5000/v2/"])?;
     host.exec(&["docker", "pull", "127.0.0.1:5000/dind:20-dind"])?;
     let script = "for link in /bin /sbin /lib; do readlink $link; done; stat -c '%a %n' / /usr /usr/local /usr/local/sbin /certs /certs/client /tmp /var/tmp /root; ls /usr/local/sbin";
-    let derived = host.exec(&["docker", "run", "--rm", "--network", "none", "--entrypoint", "sh", "127.0.0.1:5000/dind:20-dind", "-c", script])?;
+    let derived = host.exec(&[
+        "docker",
+        "run",
+        "--rm",
+        "--network",
+        "none",
+        "--entrypoint",
+        "sh",
+        "127.0.0.1:5000/dind:20-dind",
+        "-c",
+        script,
+    ])?;
     let base = host.exec(&["sh", "-c", script])?;
     let lines = |text: &str| text.lines().map(str::to_owned).collect::<Vec<_>>();
     let (derived, base) = (lines(&derived), lines(&base));
@@ -180,7 +212,15 @@ fn difference() -> Result<(), Failed> {
         ("dind", &["/config/Entrypoint", "/config/Env", "/history", "/rootfs/diff_ids"][..]),
         (
             "containerd",
-            &["/config/Cmd", "/config/Entrypoint", "/config/Env", "/config/ExposedPorts", "/config/Volumes", "/history", "/rootfs/diff_ids"],
+            &[
+                "/config/Cmd",
+                "/config/Entrypoint",
+                "/config/Env",
+                "/config/ExposedPorts",
+                "/config/Volumes",
+                "/history",
+                "/rootfs/diff_ids",
+            ],
         ),
     ];
     for (image, expected) in cases {
@@ -196,7 +236,10 @@ fn difference() -> Result<(), Failed> {
     ensure(env(&derived) == expected, format!("expected {expected:?}, found {:?}", env(&derived)))?;
     let (before, after) = (base["history"].as_array(), derived["history"].as_array());
     let (before, after) = before.zip(after).ok_or("no history")?;
-    ensure(after.len() == before.len() + 1 && after.starts_with(before), "expected the base's history and one entry more")
+    ensure(
+        after.len() == before.len() + 1 && after.starts_with(before),
+        "expected the base's history and one entry more",
+    )
 }
 
 /// The paths at which two JSON values differ; arrays count as a whole.
@@ -206,7 +249,12 @@ fn compare(path: &str, left: &Value, right: &Value, found: &mut Vec<String>) {
             let keys: std::collections::BTreeSet<_> = left.keys().chain(right.keys()).collect();
             for key in keys {
                 let absent = Value::Null;
-                compare(&format!("{path}/{key}"), left.get(key).unwrap_or(&absent), right.get(key).unwrap_or(&absent), found);
+                compare(
+                    &format!("{path}/{key}"),
+                    left.get(key).unwrap_or(&absent),
+                    right.get(key).unwrap_or(&absent),
+                    found,
+                );
             }
         }
         _ if left != right => found.push(path.to_owned()),

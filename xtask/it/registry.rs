@@ -72,7 +72,10 @@ impl Registry {
     fn wait_until_it_answers(&self) -> Result<(), Failed> {
         let deadline = Instant::now() + READY_TIMEOUT;
         while !self.answers() {
-            ensure(Instant::now() < deadline, format!("docker-registry did not answer on {} in {READY_TIMEOUT:?}", self.host()))?;
+            ensure(
+                Instant::now() < deadline,
+                format!("docker-registry did not answer on {} in {READY_TIMEOUT:?}", self.host()),
+            )?;
             std::thread::sleep(POLL_INTERVAL);
         }
         Ok(())

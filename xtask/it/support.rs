@@ -5,7 +5,9 @@ use std::process::{Command, Output};
 use std::sync::OnceLock;
 
 use libtest_mimic::{Failed, Trial};
+use suite::Namespaces;
 use xtask::spec::Suite;
+use xtask::stages::init::build_probe;
 use xtask::standin::{Request, Standin};
 
 /// The repository that holds these tests.
@@ -72,9 +74,13 @@ pub(crate) fn folder() -> std::io::Result<tempfile::TempDir> {
 pub(crate) fn standin() -> Result<&'static Standin, Failed> {
     static STANDIN: OnceLock<Result<Standin, String>> = OnceLock::new();
     let built = STANDIN.get_or_init(|| {
-        let request = Request { suite: Suite::Bookworm, platform: oci::Platform::parse("linux/amd64").map_err(|error| error.to_string())? };
+        let request = Request {
+            suite: Suite::Bookworm,
+            platform: oci::Platform::parse("linux/amd64").map_err(|error| error.to_string())?,
+        };
         let cache = repository().join("target/cache/standin");
-        xtask::standin::build(&cache, &request, &oci::Interrupt::default(), &mut |_| ()).map_err(|error| format!("{error:#}"))
+        xtask::standin::build(&cache, &request, &oci::Interrupt::default(), &mut |_| ())
+            .map_err(|error| format!("{error:#}"))
     });
     built.as_ref().map_err(|error| error.clone().into())
 }
@@ -89,6 +95,14 @@ pub(crate) fn built() -> Result<&'static Path, Failed> {
         if output.status.success() { Ok(out) } else { Err(said(&output)) }
     });
     built.as_deref().map_err(|error| error.clone().into())
+}
+
+/// The engine, with the probe that `cargo xtask test` has built or that is built now.
+pub(crate) fn engine() -> Result<Namespaces, Failed> {
+    let probe = build_probe(repository(), &oci::Platform::host()).map_err(|error| format!("{error:#}"))?;
+    let scratch = repository().join("target/tests/suite");
+    std::fs::create_dir_all(&scratch)?;
+    Ok(Namespaces::new(&probe.path, &scratch, oci::Interrupt::default())?)
 }
 
 /// The repository's image definitions copied into `folder`, for a trial that changes them.

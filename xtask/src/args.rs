@@ -8,8 +8,10 @@ use oci::Platform;
 /// Docker-in-Docker without zombie shims: builds the fixed images, judges them in real daemons, records what passed.
 #[derive(Debug, Parser)]
 #[command(name = "cargo xtask", bin_name = "cargo xtask", disable_version_flag = true, max_term_width = 100)]
-#[command(after_help = "Exit codes: 0 passed or done; 1 an image failed its judgement; 2 it could not be judged or the command \
-could not be done.\nstdout is data, stderr is progress.")]
+#[command(
+    after_help = "Exit codes: 0 passed or done; 1 an image failed its judgement; 2 it could not be judged or the command \
+could not be done.\nstdout is data, stderr is progress."
+)]
 pub struct Cli {
     /// What to do.
     #[command(subcommand)]

@@ -46,7 +46,11 @@ impl Lock {
             Err(error) => return Err(error).with_context(|| format!("read {}", path.display())),
             Ok(file) => {
                 let size = file.len();
-                ensure!(size <= LOCK_BYTES_MAX, "read {}: expected at most {LOCK_BYTES_MAX} bytes, found {size}", path.display());
+                ensure!(
+                    size <= LOCK_BYTES_MAX,
+                    "read {}: expected at most {LOCK_BYTES_MAX} bytes, found {size}",
+                    path.display()
+                );
                 fs::read_to_string(path).with_context(|| format!("read {}", path.display()))?
             }
         };
@@ -127,10 +131,16 @@ mod tests {
     fn what_is_not_a_lock_is_refused_with_its_reason() {
         check_refused("docker:20-dind:\n  index: x\n", "x");
         check_refused(&format!("docker:20-dind:\n  index: {INDEX}\n"), "docker.io/library/docker:20-dind");
-        check_refused(&format!("docker.io/library/docker:20-dind:\n  index: {INDEX}\n  platform: {{}}\n"), "unknown field `platform`");
+        check_refused(
+            &format!("docker.io/library/docker:20-dind:\n  index: {INDEX}\n  platform: {{}}\n"),
+            "unknown field `platform`",
+        );
         let entry = format!("docker.io/library/docker:20-dind:\n  index: {INDEX}\n");
         check_refused(&format!("{entry}{entry}"), "duplicate");
-        check_refused(&format!("docker.io/library/docker:20-dind@{AMD64}:\n  index: {INDEX}\n"), "expected the index that the reference names");
+        check_refused(
+            &format!("docker.io/library/docker:20-dind@{AMD64}:\n  index: {INDEX}\n"),
+            "expected the index that the reference names",
+        );
         check_refused("docker.io/library/docker:20-dind:\n  index: sha256:85A1\n", "sha256:85A1");
     }
 }

@@ -28,7 +28,9 @@ fn main() -> ExitCode {
         Ok(Outcome::NotJudged) => ExitCode::from(2),
         Err(error) => {
             eprintln!("error: {error:#}");
-            if let Some(hint) = error.chain().find_map(|cause| cause.downcast_ref::<oci::Error>().and_then(oci::Error::hint)) {
+            if let Some(hint) =
+                error.chain().find_map(|cause| cause.downcast_ref::<oci::Error>().and_then(oci::Error::hint))
+            {
                 eprintln!("hint: {hint}");
             }
             ExitCode::from(2)
@@ -40,10 +42,13 @@ fn session() -> Result<Session> {
     let interrupt = Arc::new(AtomicBool::new(false));
     for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM, signal_hook::consts::SIGHUP] {
         // The first one lets every guard clean up; a second one while that is under way ends the process at once.
-        signal_hook::flag::register_conditional_shutdown(signal, 2, Arc::clone(&interrupt)).context("watch for signals")?;
+        signal_hook::flag::register_conditional_shutdown(signal, 2, Arc::clone(&interrupt))
+            .context("watch for signals")?;
         signal_hook::flag::register(signal, Arc::clone(&interrupt)).context("watch for signals")?;
     }
-    let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).parent().context("find the repository: xtask has no parent folder")?;
+    let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR"))
+        .parent()
+        .context("find the repository: xtask has no parent folder")?;
     let facts = Facts {
         root: root.to_owned(),
         cwd: std::env::current_dir().context("read the working directory")?,

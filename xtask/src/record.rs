@@ -129,7 +129,8 @@ impl ImageRecord {
             Source::Standin { packages, .. } => (SourceRecord::Standin, packages.clone()),
         };
         let platforms = derived.platforms.iter().map(|(platform, image)| {
-            let (init, from) = inits.get(platform).zip(base.images.get(platform)).context("record a platform that was not built")?;
+            let (init, from) =
+                inits.get(platform).zip(base.images.get(platform)).context("record a platform that was not built")?;
             let record = PlatformRecord {
                 digest: image.manifest.digest(),
                 config: image.config.digest(),
@@ -175,7 +176,8 @@ impl Record {
 
     /// The table of digests and, below it, what each scenario showed.
     pub fn markdown(&self) -> String {
-        let mut text = "| image | tags | platform | verdict | size | base | digest |\n|---|---|---|---|---|---|---|\n".to_owned();
+        let mut text =
+            "| image | tags | platform | verdict | size | base | digest |\n|---|---|---|---|---|---|---|\n".to_owned();
         for image in &self.images {
             for (platform, record) in &image.platforms {
                 let base = match image.base.source {

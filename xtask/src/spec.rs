@@ -136,7 +136,8 @@ impl ImageSpec {
     fn check(&self, stem: &str) -> Result<()> {
         ensure!(self.name == stem, "name: expected the file's name `{stem}`, found `{}`", self.name);
         ensure!(
-            !self.name.is_empty() && self.name.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-'),
+            !self.name.is_empty()
+                && self.name.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-'),
             "name: expected lower-case letters, digits and `-`, found `{}`",
             self.name
         );
@@ -148,7 +149,9 @@ impl ImageSpec {
         }
         match self.entrypoint.first() {
             None => bail!("entrypoint: expected {INIT_PATH} and its arguments, found an empty list"),
-            Some(first) if first != INIT_PATH => bail!("entrypoint: expected {INIT_PATH} as the first word, found `{first}`"),
+            Some(first) if first != INIT_PATH => {
+                bail!("entrypoint: expected {INIT_PATH} as the first word, found `{first}`")
+            }
             Some(_) => {}
         }
         for guard in &self.guards {
@@ -165,7 +168,10 @@ impl ImageSpec {
             );
         }
         for variable in self.env.keys().chain(self.keep_env.iter().flatten()) {
-            ensure!(!variable.is_empty() && !variable.contains('='), "env: expected a variable's name, found `{variable}`");
+            ensure!(
+                !variable.is_empty() && !variable.contains('='),
+                "env: expected a variable's name, found `{variable}`"
+            );
         }
         Ok(())
     }
@@ -194,7 +200,8 @@ fn read_definition(path: &Path) -> Result<ImageSpec> {
         path.display()
     );
     let text = fs::read_to_string(path).with_context(|| format!("read {}", path.display()))?;
-    let stem = path.file_stem().and_then(|stem| stem.to_str()).context("read image definition: file name is not UTF-8")?;
+    let stem =
+        path.file_stem().and_then(|stem| stem.to_str()).context("read image definition: file name is not UTF-8")?;
     ImageSpec::parse(stem, &text)
 }
 

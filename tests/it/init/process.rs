@@ -42,6 +42,7 @@ pub(crate) fn eventually(state: &str, mut holds: impl FnMut() -> bool) -> Checke
 }
 
 /// An error unless both are equal.
+#[expect(clippy::needless_pass_by_value, reason = "a check on temporaries reads better without borrows")]
 pub(crate) fn equal<T: PartialEq + std::fmt::Debug>(what: &str, found: T, expected: T) -> Checked {
     if found == expected { Ok(()) } else { Err(format!("{what}: expected {expected:?}, found {found:?}")) }
 }

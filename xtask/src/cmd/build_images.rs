@@ -56,7 +56,8 @@ fn build(
     plan: &Plan,
     session: &Session,
 ) -> Result<ImageRecord> {
-    let derived = derive::stage(image, base, inits, plan, session).with_context(|| format!("derive {}", image.spec.name))?;
+    let derived =
+        derive::stage(image, base, inits, plan, session).with_context(|| format!("derive {}", image.spec.name))?;
     let verdicts = match plan.suite {
         SuiteChoice::None => BTreeMap::new(),
         SuiteChoice::Full => judge::stage(image, base, &derived, &suite::Selection::Full, plan, session)?,

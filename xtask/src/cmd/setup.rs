@@ -19,7 +19,11 @@ const TOOLS: &[Tool] = &[
     Tool { file: "unshare", package: "util-linux", why: "namespaces engine" },
     Tool { file: "nsenter", package: "util-linux", why: "namespaces engine" },
     Tool { file: "setpriv", package: "util-linux", why: "stand-in base" },
-    Tool { file: "/usr/share/keyrings/debian-archive-keyring.gpg", package: "debian-archive-keyring", why: "stand-in base" },
+    Tool {
+        file: "/usr/share/keyrings/debian-archive-keyring.gpg",
+        package: "debian-archive-keyring",
+        why: "stand-in base",
+    },
     Tool { file: "mmdebstrap", package: "mmdebstrap", why: "stand-in base" },
     Tool { file: "/usr/lib/x86_64-linux-musl/libc.a", package: "musl-dev", why: "static init" },
     Tool { file: "tini-static", package: "tini", why: "the suite's control" },

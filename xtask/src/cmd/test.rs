@@ -16,7 +16,10 @@ pub(super) fn run(session: &Session) -> Result<Outcome> {
     let shell = Shell::new()?;
     shell.change_dir(&session.facts.root);
     cmd!(shell, "cargo fmt --all --check").quiet().run().context("check the format")?;
-    cmd!(shell, "cargo clippy --quiet --workspace --all-targets -- --deny warnings").quiet().run().context("check the lints")?;
+    cmd!(shell, "cargo clippy --quiet --workspace --all-targets -- --deny warnings")
+        .quiet()
+        .run()
+        .context("check the lints")?;
 
     let built = init::stage(&session.facts.root, &session.facts.host, &session.progress)?;
     let probe = init::stage_probe(&session.facts.root, &session.facts.host, &session.progress)?;
@@ -32,6 +35,9 @@ pub(super) fn run(session: &Session) -> Result<Outcome> {
 
     shell.set_var("XTASK_REQUIRE", "1");
     cmd!(shell, "cargo test --workspace").quiet().run().context("run the tests")?;
-    cmd!(shell, "cargo xtask build-images --base standin --fresh").quiet().run().context("judge the images on the stand-in")?;
+    cmd!(shell, "cargo xtask build-images --base standin --fresh")
+        .quiet()
+        .run()
+        .context("judge the images on the stand-in")?;
     Ok(Outcome::Done)
 }

@@ -7,7 +7,10 @@ use std::path::Path;
 
 use anyhow::{Context, Result, bail, ensure};
 use oci::manifest::MANIFEST_BYTES_MAX;
-use oci::{Client, Descriptor, Digest, Document, Family, ImageConfig, Index, Layout, Manifest, Options, Platform, Reference, Timestamp};
+use oci::{
+    Client, Descriptor, Digest, Document, Family, ImageConfig, Index, Layout, Manifest, Options, Platform, Reference,
+    Timestamp,
+};
 
 use crate::args::BaseChoice;
 use crate::cmd::Session;
@@ -70,7 +73,9 @@ impl Image {
 
     /// When the image says that it was made: the default of SOURCE_DATE_EPOCH.
     pub fn created(&self) -> Result<Timestamp> {
-        self.config.created().context("read the base's configuration: it has no created time\nhint: set SOURCE_DATE_EPOCH")
+        self.config
+            .created()
+            .context("read the base's configuration: it has no created time\nhint: set SOURCE_DATE_EPOCH")
     }
 }
 
@@ -101,8 +106,12 @@ fn unreachable_reason(error: &anyhow::Error) -> Option<String> {
 fn from_registry(image: &PlannedImage, plan: &Plan, session: &Session) -> Result<FetchedBase> {
     let stage = session.progress.stage("base", &image.base);
     let layout = Layout::open_or_create(&plan.folders.cached("bases"))?;
-    let options =
-        Options { mirrors: plan.mirrors.clone(), insecure: plan.insecure.clone(), interrupt: session.interrupt.clone(), ..Options::default() };
+    let options = Options {
+        mirrors: plan.mirrors.clone(),
+        insecure: plan.insecure.clone(),
+        interrupt: session.interrupt.clone(),
+        ..Options::default()
+    };
     let client = if plan.offline { None } else { Some(Client::new(options)?) };
     let registry = Registry { image, client, layout, stage: &stage };
     let (document, mut locked) = registry.resolve()?;
@@ -120,12 +129,8 @@ fn from_registry(image: &PlannedImage, plan: &Plan, session: &Session) -> Result
         remember(image, plan, locked)?;
     }
     let total: u64 = images.values().flat_map(|image| image.manifest.layers()).map(|layer| layer.size).sum();
-    let base = FetchedBase {
-        name: image.base.to_string(),
-        digest: document.digest(),
-        source: Source::Registry,
-        images,
-    };
+    let base =
+        FetchedBase { name: image.base.to_string(), digest: document.digest(), source: Source::Registry, images };
     stage.done(format!("{} ({})", base.digest, size(total)));
     Ok(base)
 }
@@ -182,7 +187,9 @@ impl Registry<'_> {
                 }
                 match self.document(&child.digest)? {
                     Document::Manifest(manifest) => manifest,
-                    Document::Index(_) => bail!("read {}: expected a manifest, found an index within the index", child.digest),
+                    Document::Index(_) => {
+                        bail!("read {}: expected a manifest, found an index within the index", child.digest)
+                    }
                 }
             }
         };
@@ -251,7 +258,8 @@ fn from_standin(image: &PlannedImage, plan: &Plan, session: &Session) -> Result<
 pub fn standin(suite: Suite, platform: &Platform, cache: &Path, session: &Session) -> Result<Standin> {
     let stage = session.progress.stage("base", "stand-in");
     let request = Request { suite, platform: platform.clone() };
-    let built = crate::standin::build(&cache.join("standin"), &request, &session.interrupt, &mut |doing| stage.doing(doing))?;
+    let built =
+        crate::standin::build(&cache.join("standin"), &request, &session.interrupt, &mut |doing| stage.doing(doing))?;
     let versions = &built.versions;
     stage.done(format!(
         "Debian {suite}, dockerd {}, containerd {}, runc {}{}",

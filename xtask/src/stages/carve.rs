@@ -32,9 +32,15 @@ fn library_folders(machine: elf::Machine) -> &'static [&'static str] {
             "/usr/local/lib",
             "/usr/lib",
         ],
-        elf::Machine::Aarch64 => {
-            &["/lib/aarch64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/lib64", "/usr/lib64", "/lib", "/usr/local/lib", "/usr/lib"]
-        }
+        elf::Machine::Aarch64 => &[
+            "/lib/aarch64-linux-gnu",
+            "/usr/lib/aarch64-linux-gnu",
+            "/lib64",
+            "/usr/lib64",
+            "/lib",
+            "/usr/local/lib",
+            "/usr/lib",
+        ],
     }
 }
 
@@ -96,11 +102,13 @@ impl Carver<'_> {
 
     fn add_below(&mut self, folder: &Path) -> Result<()> {
         let listing = fs::read_dir(self.host(folder)).with_context(|| format!("list {}", folder.display()))?;
-        let mut names: Vec<_> = listing.map(|entry| entry.map(|entry| entry.file_name())).collect::<std::io::Result<_>>()?;
+        let mut names: Vec<_> =
+            listing.map(|entry| entry.map(|entry| entry.file_name())).collect::<std::io::Result<_>>()?;
         names.sort();
         for name in names {
             let path = folder.join(name);
-            let metadata = fs::symlink_metadata(self.host(&path)).with_context(|| format!("look at {}", path.display()))?;
+            let metadata =
+                fs::symlink_metadata(self.host(&path)).with_context(|| format!("look at {}", path.display()))?;
             if metadata.is_symlink() {
                 // A link to nowhere is carved as it is: the base has it too.
                 self.add(&path)?;
@@ -135,7 +143,8 @@ impl Carver<'_> {
             if metadata.is_symlink() {
                 followed += 1;
                 ensure!(followed <= SYMLINKS_MAX, "follow {}: more than {SYMLINKS_MAX} links", path.display());
-                let target = fs::read_link(self.host(&next)).with_context(|| format!("read link {}", next.display()))?;
+                let target =
+                    fs::read_link(self.host(&next)).with_context(|| format!("read link {}", next.display()))?;
                 if target.is_absolute() {
                     here = PathBuf::from("/");
                 }
@@ -176,7 +185,9 @@ impl Carver<'_> {
         }
         let mut head = Vec::new();
         let file = fs::File::open(&host).with_context(|| format!("open {}", path.display()))?;
-        file.take(SHEBANG_BYTES_MAX as u64).read_to_end(&mut head).with_context(|| format!("read {}", path.display()))?;
+        file.take(SHEBANG_BYTES_MAX as u64)
+            .read_to_end(&mut head)
+            .with_context(|| format!("read {}", path.display()))?;
         if let Some(interpreter) = shebang(&head) {
             self.queue.push_back(Need::Interpreter { path: interpreter, of: path.to_owned() });
         }
@@ -203,7 +214,8 @@ impl Carver<'_> {
             Need::Library { soname, of, machine, runpath } => {
                 let origin = of.parent().unwrap_or(Path::new("/")).display().to_string();
                 let own = runpath.iter().map(|folder| folder.replace("$ORIGIN", &origin).replace("${ORIGIN}", &origin));
-                let folders: Vec<String> = own.chain(library_folders(machine).iter().map(ToString::to_string)).collect();
+                let folders: Vec<String> =
+                    own.chain(library_folders(machine).iter().map(ToString::to_string)).collect();
                 for folder in &folders {
                     let candidate = Path::new(folder).join(&soname);
                     if self.exists(&candidate) {

@@ -13,7 +13,7 @@ use super::base::{FetchedBase, Image};
 use super::carve;
 use super::contents::{self, Contents, Entry};
 use super::init::StaticProgram;
-use super::memo::{self, Memo};
+use super::memo::Memo;
 use super::rootfs;
 use crate::cmd::Session;
 use crate::plan::{Plan, PlannedImage};
@@ -51,7 +51,7 @@ struct Inputs<'a> {
     base: (&'a str, Digest),
     platforms: Vec<(&'a Platform, Digest, Digest)>,
     source_date_epoch: Option<u64>,
-    code: Digest,
+    code: &'static str,
 }
 
 /// Derives an image for every planned platform, or finds that it lies there already, made of the same inputs.
@@ -66,7 +66,8 @@ pub fn stage(
     let layout = Layout::open_or_create(&plan.folders.layout(&image.spec.name))?;
     let mut platforms = Vec::new();
     for platform in &image.platforms {
-        let (init, from) = inits.get(platform).zip(base.images.get(platform)).context("derive a platform that was not fetched")?;
+        let (init, from) =
+            inits.get(platform).zip(base.images.get(platform)).context("derive a platform that was not fetched")?;
         platforms.push((platform, from.manifest.digest(), init.digest));
     }
     let inputs = Inputs {
@@ -74,7 +75,7 @@ pub fn stage(
         base: (&base.name, base.digest),
         platforms,
         source_date_epoch: plan.source_date_epoch,
-        code: memo::sources(&session.facts.root, &["oci/src", "xtask/src"])?,
+        code: env!("DERIVING_CODE"),
     };
     let memo = Memo::new(&plan.folders.cache, "derive");
     if !plan.fresh
@@ -179,8 +180,13 @@ pub fn index(spec: &ImageSpec, platforms: BTreeMap<Platform, Image>, layout: Lay
 pub fn prove(spec: &ImageSpec, rootfs: &Path, path: Option<&str>) -> Result<()> {
     for parent in parents() {
         let host = rootfs.join(parent.strip_prefix("/").unwrap_or(&parent));
-        let found = fs::symlink_metadata(&host).with_context(|| format!("prove {}: the base lacks it", parent.display()))?;
-        ensure!(found.is_dir(), "prove {}: expected a real directory in the base, found a link or a file", parent.display());
+        let found =
+            fs::symlink_metadata(&host).with_context(|| format!("prove {}: the base lacks it", parent.display()))?;
+        ensure!(
+            found.is_dir(),
+            "prove {}: expected a real directory in the base, found a link or a file",
+            parent.display()
+        );
         let (mode, owner) = (found.mode() & 0o7777, (found.uid(), found.gid()));
         ensure!(
             mode == 0o755 && owner == (0, 0),
@@ -192,10 +198,14 @@ pub fn prove(spec: &ImageSpec, rootfs: &Path, path: Option<&str>) -> Result<()> 
     }
     let path = path.context("prove the order of PATH: the base sets no PATH")?;
     for guard in &spec.guards {
-        let first = path.split(':').find(|folder| *folder == INIT_DIR || rootfs.join(folder.trim_start_matches('/')).join(guard).exists());
+        let first = path
+            .split(':')
+            .find(|folder| *folder == INIT_DIR || rootfs.join(folder.trim_start_matches('/')).join(guard).exists());
         match first {
             Some(folder) if folder == INIT_DIR => {}
-            Some(folder) => bail!("prove guard {guard}: expected {INIT_DIR} first on PATH, found {folder} before it in {path}"),
+            Some(folder) => {
+                bail!("prove guard {guard}: expected {INIT_DIR} first on PATH, found {folder} before it in {path}")
+            }
             None => bail!("prove guard {guard}: neither {INIT_DIR} nor {guard} is on PATH {path}"),
         }
         let real = path.split(':').filter(|folder| *folder != INIT_DIR).any(|folder| {
@@ -260,7 +270,9 @@ fn link_blob(from: &Layout, to: &Layout, blob: &Descriptor) -> Result<()> {
 
 /// Reads a derived image back from its layout; none: it is not there whole, or its tags name something else by now.
 fn read_back(layout: &Layout, digest: Digest) -> Result<Option<DerivedImage>> {
-    let Some(index) = layout.index()?.manifests().iter().find(|entry| entry.digest == digest).cloned() else { return Ok(None) };
+    let Some(index) = layout.index()?.manifests().iter().find(|entry| entry.digest == digest).cloned() else {
+        return Ok(None);
+    };
     if !layout.has(&index) {
         return Ok(None);
     }

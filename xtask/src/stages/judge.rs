@@ -13,7 +13,7 @@ use suite::{Event, Job, Kind, Namespaces, Outcome, Row, RunConfig, Selection, Su
 use super::base::{FetchedBase, Image, Source};
 use super::derive::DerivedImage;
 use super::init::{self, StaticProgram};
-use super::memo::{self, Memo};
+use super::memo::Memo;
 use super::rootfs;
 use crate::cmd::{Session, setup};
 use crate::plan::{Plan, PlannedImage};
@@ -30,7 +30,7 @@ struct Inputs<'a> {
     tini: Digest,
     probe: Digest,
     place: &'a Facts,
-    code: Digest,
+    code: &'static str,
 }
 
 /// Judges every platform of an image that this machine can run. Error: a platform that it cannot run, a missing tool, an engine
@@ -88,7 +88,11 @@ impl Judging<'_> {
         fs::create_dir_all(&scratch).with_context(|| format!("make {}", scratch.display()))?;
         let engine = Namespaces::new(&probe.path, &scratch, interrupt.clone())?;
         for swept in engine.swept() {
-            progress.note("judge", &self.image.spec.name, format!("removed what a killed run had left: {}", swept.display()));
+            progress.note(
+                "judge",
+                &self.image.spec.name,
+                format!("removed what a killed run had left: {}", swept.display()),
+            );
         }
         let place = engine.facts();
         let inputs = Inputs {
@@ -99,7 +103,7 @@ impl Judging<'_> {
             tini: Digest::of(&fs::read(&tini).with_context(|| format!("read {}", tini.display()))?),
             probe: probe.digest,
             place: &place,
-            code: memo::sources(&facts.root, &["tests"])?,
+            code: env!("JUDGING_CODE"),
         };
         let memo = Memo::new(&self.plan.folders.cache, "judge");
         let stage = progress.stage("judge", &self.image.spec.name);

@@ -56,31 +56,6 @@ pub fn write_whole(path: &Path, bytes: &[u8]) -> Result<()> {
     written.with_context(|| format!("write {}", path.display()))
 }
 
-/// The hash of every file below these folders of the repository, names and bytes: a result is only as old as the code that made it.
-pub fn sources(root: &Path, folders: &[&str]) -> Result<Digest> {
-    let mut listing = String::new();
-    for folder in folders {
-        add_sources(root, &root.join(folder), &mut listing)?;
-    }
-    Ok(Digest::of(listing.as_bytes()))
-}
-
-fn add_sources(root: &Path, folder: &Path, listing: &mut String) -> Result<()> {
-    let read = fs::read_dir(folder).with_context(|| format!("list {}", folder.display()))?;
-    let mut paths = read.map(|entry| entry.map(|entry| entry.path())).collect::<std::io::Result<Vec<_>>>()?;
-    paths.sort();
-    for path in paths {
-        if path.is_dir() {
-            add_sources(root, &path, listing)?;
-        } else {
-            let bytes = fs::read(&path).with_context(|| format!("read {}", path.display()))?;
-            let name = path.strip_prefix(root).unwrap_or(&path);
-            listing.push_str(&format!("{} {}\n", Digest::of(&bytes), name.display()));
-        }
-    }
-    Ok(())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -104,20 +79,5 @@ mod tests {
         let bytes = fs::read(&path).expect("read");
         fs::write(&path, &bytes[..bytes.len() / 2]).expect("cut");
         assert_eq!(memo.get::<Vec<String>>(&"key").expect("read"), None);
-    }
-
-    #[test]
-    fn a_changed_or_renamed_source_changes_the_hash() {
-        let folder = tempfile::tempdir().expect("make a folder");
-        fs::create_dir_all(folder.path().join("src")).expect("make a folder");
-        fs::write(folder.path().join("src/a.rs"), "a").expect("write");
-        let hash = || sources(folder.path(), &["src"]).expect("hash");
-        let first = hash();
-        assert_eq!(hash(), first);
-        fs::write(folder.path().join("src/a.rs"), "b").expect("write");
-        let second = hash();
-        assert_ne!(second, first);
-        fs::rename(folder.path().join("src/a.rs"), folder.path().join("src/c.rs")).expect("rename");
-        assert_ne!(hash(), second);
     }
 }
