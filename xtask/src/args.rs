@@ -102,7 +102,7 @@ pub enum BaseChoice {
 pub enum EngineChoice {
     /// The first that works here
     Auto,
-    /// unshare and nsenter on an overlay; needs root and no daemon
+    /// The kernel's namespaces on an overlay; needs root and no daemon
     Namespaces,
 }
 

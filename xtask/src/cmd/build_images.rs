@@ -1,6 +1,7 @@
 //! `build-images`: fetch, build the init, derive, judge, record. Strings the stages together; each decision is in a stage or in the plan.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::fs::{self, File, TryLockError};
 use std::time::Duration;
 
@@ -12,6 +13,7 @@ use super::{Outcome, Session, setup};
 use crate::args::{BuildImages, SuiteChoice};
 use crate::plan::{Plan, PlannedImage};
 use crate::record::{ImageRecord, Record, SourceRecord};
+use crate::spec::StandinSpec;
 use crate::stages::base::{self, FetchedBase};
 use crate::stages::init::{self, StaticProgram};
 use crate::stages::{derive, judge};
@@ -28,25 +30,31 @@ pub(super) fn run(args: &BuildImages, session: &Session) -> Result<Outcome> {
     }
     require_root(&plan)?;
     let _turn = take_turn(&plan, session)?;
-    let mut inits = BTreeMap::new();
-    for platform in plan.images.iter().flat_map(|image| &image.platforms) {
-        if !inits.contains_key(platform) {
-            inits.insert(platform.clone(), init::stage(&session.facts.root, platform, &session.progress)?);
+    let mut bases = BTreeMap::new();
+    for image in &plan.images {
+        if let Entry::Vacant(vacant) = bases.entry(base_key(image)) {
+            vacant.insert(base::fetch(image, &plan, session)?);
         }
     }
-    let mut bases = BTreeMap::new();
+    let mut inits = BTreeMap::new();
+    for platform in plan.images.iter().flat_map(|image| &image.platforms) {
+        if let Entry::Vacant(vacant) = inits.entry(platform.clone()) {
+            vacant.insert(init::stage(&session.facts.root, platform, &session.progress)?);
+        }
+    }
     let mut records = Vec::new();
     for image in &plan.images {
         session.interrupt.check()?;
-        let key = (image.base.to_string(), image.spec.standin, image.platforms.clone());
-        if !bases.contains_key(&key) {
-            bases.insert(key.clone(), base::fetch(image, &plan, session)?);
-        }
-        records.push(build(image, &bases[&key], &inits, &plan, session)?);
+        records.push(build(image, &bases[&base_key(image)], &inits, &plan, session)?);
     }
     let record = Record::new(records);
     record.write(&plan.folders.out)?;
     report(&record, &plan, args.json, session)
+}
+
+/// Images of one base share what was fetched.
+fn base_key(image: &PlannedImage) -> (String, StandinSpec, &[Platform]) {
+    (image.base.to_string(), image.spec.standin, &image.platforms)
 }
 
 fn build(
@@ -104,9 +112,7 @@ fn require_root(plan: &Plan) -> Result<()> {
         uid.as_raw()
     );
     if plan.suite != SuiteChoice::None {
-        for tool in ["unshare", "nsenter", "tini-static"] {
-            setup::require(tool)?;
-        }
+        setup::require("tini-static")?;
     }
     Ok(())
 }

@@ -16,8 +16,7 @@ struct Tool {
 }
 
 const TOOLS: &[Tool] = &[
-    Tool { file: "unshare", package: "util-linux", why: "namespaces engine" },
-    Tool { file: "nsenter", package: "util-linux", why: "namespaces engine" },
+    Tool { file: "unshare", package: "util-linux", why: "tests: an init as PID 1" },
     Tool { file: "setpriv", package: "util-linux", why: "stand-in base" },
     Tool {
         file: "/usr/share/keyrings/debian-archive-keyring.gpg",
