@@ -11,6 +11,8 @@ use tempfile::TempDir;
 /// The stand-in without and with docker-init in its entrypoint, unpacked.
 const ROOTFS_PRE: &str = "SUITE_ROOTFS_PRE";
 const ROOTFS_POST: &str = "SUITE_ROOTFS_POST";
+/// Set where a skip is a failure.
+const NO_SKIPS: &str = "NO_SKIPS";
 /// The static probe.
 const PROBE: &str = "SUITE_PROBE";
 /// The static init.
@@ -112,12 +114,18 @@ fn subject(name: &str, rootfs: &Path) -> Subject {
     }
 }
 
+/// Ignores a trial for a reason, or fails it where skips are forbidden, as in continuous integration.
+pub(crate) fn skip(reason: impl Into<String>) -> Result<Completion, Failed> {
+    let reason = reason.into();
+    if std::env::var_os(NO_SKIPS).is_some() { Err(reason.into()) } else { Ok(Completion::ignored_with(reason)) }
+}
+
 /// A trial with containers of its own beside those of others.
 pub(crate) fn trial(name: &str, check: impl FnOnce(&Fixture) -> Checked + Send + 'static) -> Trial {
     Trial::ignorable_test(name, move || {
         let _others = CONTAINERS.read().unwrap_or_else(PoisonError::into_inner);
         match Fixture::find() {
-            Err(reason) => Ok(Completion::ignored_with(reason)),
+            Err(reason) => skip(reason),
             Ok(fixture) => check(&fixture).map(|()| Completion::Completed),
         }
     })

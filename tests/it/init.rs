@@ -70,10 +70,10 @@ pub(crate) enum Peer {
 fn trial(subject: &str, name: &str, check: Check, find: fn() -> Option<Subject>) -> Trial {
     Trial::ignorable_test(format!("init::{subject}::{name}"), move || {
         if !rustix::process::geteuid().is_root() {
-            return Ok(Completion::ignored_with("needs root for new PID namespaces"));
+            return crate::fixture::skip("needs root for new PID namespaces");
         }
         match find() {
-            None => Ok(Completion::ignored_with("needs DIND_INIT, the path of the init, and the package tini")),
+            None => crate::fixture::skip("needs DIND_INIT, the path of the init, and the package tini"),
             Some(subject) => Ok(check(&subject).map(|()| Completion::Completed)?),
         }
     })

@@ -36,7 +36,7 @@ fn alone(name: &str, check: fn(&Fixture) -> Checked) -> Trial {
     Trial::ignorable_test(name, move || {
         let _all = CONTAINERS.write().unwrap_or_else(PoisonError::into_inner);
         let fixture = match Fixture::find() {
-            Err(reason) => return Ok(Completion::ignored_with(reason)),
+            Err(reason) => return crate::fixture::skip(reason),
             Ok(fixture) => fixture,
         };
         let before = Traces::look(&fixture);

@@ -40,12 +40,12 @@ type Change = fn(&Fixture, &Images, &mut Job) -> Result<Option<Subject>, libtest
 fn judged(name: &str, change: Change, selection: Selection, check: fn(&Verdict) -> Checked) -> Trial {
     Trial::ignorable_test(name, move || {
         let images = match Images::find() {
-            Err(reason) => return Ok(libtest_mimic::Completion::ignored_with(reason)),
+            Err(reason) => return crate::fixture::skip(reason),
             Ok(images) => images,
         };
         let _others = crate::fixture::CONTAINERS.read().unwrap_or_else(std::sync::PoisonError::into_inner);
         let fixture = match Fixture::find() {
-            Err(reason) => return Ok(libtest_mimic::Completion::ignored_with(reason)),
+            Err(reason) => return crate::fixture::skip(reason),
             Ok(fixture) => fixture,
         };
         let mut job = Job {

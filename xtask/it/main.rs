@@ -1,8 +1,9 @@
 //! The integration tests of xtask: the house's rules, the command line, and the pipeline against real servers and daemons.
-//! A trial that lacks root or a tool is ignored with its reason; `XTASK_REQUIRE=1` (CI) turns every such skip into a failure.
+//! A trial that lacks root or a tool is ignored with its reason; where NO_SKIPS is set (in `cargo xtask test`), such a skip is a failure.
 
 mod cli;
 mod house;
+mod interrupt;
 mod pipeline;
 mod readers;
 mod registry;
@@ -12,7 +13,9 @@ use libtest_mimic::Arguments;
 
 fn main() {
     let arguments = Arguments::from_args();
-    let trials =
-        [house::trials(), cli::trials(), pipeline::trials(), readers::trials()].into_iter().flatten().collect();
+    let trials = [house::trials(), cli::trials(), pipeline::trials(), readers::trials(), interrupt::trials()]
+        .into_iter()
+        .flatten()
+        .collect();
     libtest_mimic::run(&arguments, trials).exit();
 }

@@ -2,9 +2,9 @@
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
-use std::sync::OnceLock;
+use std::sync::{OnceLock, PoisonError, RwLock};
 
-use libtest_mimic::{Failed, Trial};
+use libtest_mimic::{Completion, Failed, Trial};
 use suite::Namespaces;
 use xtask::spec::Suite;
 use xtask::stages::init::build_probe;
@@ -20,14 +20,30 @@ pub(crate) fn trial(name: &str, check: fn() -> Result<(), Failed>) -> Trial {
     Trial::test(name, check)
 }
 
-/// A trial that runs only where `missing` finds nothing; elsewhere it is ignored and its name says why, or it fails where skips are forbidden.
+/// Held by every trial that starts something, shared with the others or alone.
+static MACHINE: RwLock<()> = RwLock::new(());
+
+/// A trial that runs only where `missing` finds nothing; elsewhere it is ignored with that reason, or fails where skips are forbidden.
 pub(crate) fn trial_if(name: &str, missing: Option<String>, check: fn() -> Result<(), Failed>) -> Trial {
+    Trial::ignorable_test(name, move || {
+        let _shared = MACHINE.read().unwrap_or_else(PoisonError::into_inner);
+        run_or_skip(missing, check)
+    })
+}
+
+/// The same while no other such trial runs.
+pub(crate) fn trial_alone_if(name: &str, missing: Option<String>, check: fn() -> Result<(), Failed>) -> Trial {
+    Trial::ignorable_test(name, move || {
+        let _alone = MACHINE.write().unwrap_or_else(PoisonError::into_inner);
+        run_or_skip(missing, check)
+    })
+}
+
+fn run_or_skip(missing: Option<String>, check: fn() -> Result<(), Failed>) -> Result<Completion, Failed> {
     match missing {
-        None => Trial::test(name, check),
-        Some(reason) if std::env::var_os("XTASK_REQUIRE").is_some() => {
-            Trial::test(name, move || Err(format!("skipped where skips are forbidden: {reason}").into()))
-        }
-        Some(reason) => Trial::test(format!("{name} (skipped: {reason})"), check).with_ignored_flag(true),
+        None => check().map(|()| Completion::Completed),
+        Some(reason) if std::env::var_os("NO_SKIPS").is_some() => Err(reason.into()),
+        Some(reason) => Ok(Completion::ignored_with(reason)),
     }
 }
 
