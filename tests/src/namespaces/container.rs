@@ -28,6 +28,8 @@ use std::time::Duration;
 const START_TIMEOUT: Duration = Duration::from_secs(30);
 /// From SIGKILL to the end of every process of the PID namespace.
 const KILL_TIMEOUT: Duration = Duration::from_secs(20);
+/// From the death of a container's PID 1 to the news of it.
+const END_GRACE: Duration = Duration::from_millis(500);
 /// What is read of a command's output, and of the end of a log.
 const OUTPUT_BYTES_MAX: u64 = 1 << 20;
 /// The probe's exit code for its own failures, as docker's for its own.
@@ -156,6 +158,16 @@ impl<'a> Contained<'a> {
         waited.map(exit_code)
     }
 
+    /// What went wrong because the container ended meanwhile is told as that: the engine did its work.
+    fn or_ended<T>(&self, result: Result<T, Error>) -> Result<T, Error> {
+        let Err(Error::Engine(fault)) = result else { return result };
+        match self.wait(END_GRACE) {
+            Ok(code) => Err(Error::Image(format!("the container ended with {code}: {}", self.log()?.trim()))),
+            Err(Error::Deadline { .. }) => Err(Error::Engine(fault)),
+            Err(other) => Err(other),
+        }
+    }
+
     fn ask<T: DeserializeOwned>(&self, words: &[&str]) -> Result<T, Error> {
         // Through PID 1's own root: its procfs shows the pids of its namespace.
         let proc = format!("/proc/{}/root/proc", self.pid);
@@ -189,17 +201,18 @@ impl Container for Contained<'_> {
         }
         let output = result?;
         if output.code == ExitCode(PROBE_FAILED) && output.stderr.contains("probe: ") {
-            return Err(Error::Engine(format!("run `{}` in the container: {}", argv.join(" "), output.stderr.trim())));
+            let fault = format!("run `{}` in the container: {}", argv.join(" "), output.stderr.trim());
+            return self.or_ended(Err(Error::Engine(fault)));
         }
         Ok(output)
     }
 
     fn processes(&self) -> Result<Vec<Process>, Error> {
-        self.ask(&["ps"])
+        self.or_ended(self.ask(&["ps"]))
     }
 
     fn status(&self, pid: ContainerPid) -> Result<Status, Error> {
-        self.ask(&["status", &pid.to_string()])
+        self.or_ended(self.ask(&["status", &pid.to_string()]))
     }
 
     fn tasks_charged(&self) -> Result<u64, Error> {
