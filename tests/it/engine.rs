@@ -83,8 +83,8 @@ fn commands(fixture: &Fixture) -> Checked {
     container.signal(ContainerPid::INIT, Signal::Kill)?;
     equal("code after KILL", &container.wait(TIMEOUT)?, &ExitCode(137))?;
     match container.exec(&["true"], TIMEOUT) {
-        Err(Error::Engine(_)) => Ok(()),
-        other => Err(format!("expected an error from an ended container, found {other:?}").into()),
+        Err(Error::Image(message)) if message.contains("ended with 137") => Ok(()),
+        other => Err(format!("expected that the container ended with 137, found {other:?}").into()),
     }
 }
 

@@ -166,7 +166,7 @@ pub trait Engine: Sync {
 /// A started container; dropping it kills and removes it.
 pub trait Container: Sync {
     /// Runs a command in the container with the environment of its PID 1, for at most `limit`. A command that could not
-    /// be run has exit code 126 or 127, as with docker.
+    /// be run has exit code 126 or 127, as with docker. In a container that has ended it is [`Error::Image`].
     fn exec(&self, argv: &[&str], limit: Duration) -> Result<Output, Error>;
 
     /// All processes in the container's PID namespace, ascending by pid.
