@@ -150,7 +150,7 @@ fn dockerd() -> Result<(), Failed> {
     let text = configuration("127.0.0.1:5000", Path::new("/mnt/registry"))
         .replace("  delete:\n    enabled: true\n", "  maintenance:\n    readonly:\n      enabled: true\n");
     fs::write(&config, text)?;
-    let program = xtask::cmd::setup::require("docker-registry")?;
+    let program = xtask::tools::require("docker-registry")?;
     let files = vec![
         (program, "/mnt/docker-registry".into()),
         (config, "/mnt/registry.yml".into()),

@@ -8,9 +8,10 @@ use anyhow::{Context, Result};
 use clap::Parser;
 use clap::error::ErrorKind;
 use xtask::args::Cli;
-use xtask::cmd::{self, Outcome, Session};
+use xtask::cmd::{self, Outcome};
 use xtask::plan::Facts;
 use xtask::progress::Progress;
+use xtask::session::Session;
 
 fn main() -> ExitCode {
     let cli = match Cli::try_parse() {

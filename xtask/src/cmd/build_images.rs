@@ -9,14 +9,16 @@ use anyhow::{Context, Result, ensure};
 use oci::Platform;
 use suite::Outcome as Verdict;
 
-use super::{Outcome, Session, setup};
+use super::Outcome;
 use crate::args::{BuildImages, SuiteChoice};
 use crate::plan::{Plan, PlannedImage};
 use crate::record::{ImageRecord, Record, SourceRecord};
+use crate::session::Session;
 use crate::spec::StandinSpec;
 use crate::stages::base::{self, FetchedBase};
 use crate::stages::init::{self, StaticProgram};
 use crate::stages::{derive, judge};
+use crate::tools;
 
 /// How long between two looks whether another run has ended.
 const LOCK_INTERVAL: Duration = Duration::from_millis(100);
@@ -112,7 +114,7 @@ fn require_root(plan: &Plan) -> Result<()> {
         uid.as_raw()
     );
     if plan.suite != SuiteChoice::None {
-        setup::require("tini-static")?;
+        tools::require("tini-static")?;
     }
     Ok(())
 }

@@ -2,8 +2,9 @@
 
 use anyhow::Result;
 
-use super::{Outcome, Session};
+use super::Outcome;
 use crate::args::BuildInit;
+use crate::session::Session;
 use crate::stages::init;
 
 /// Builds the init of one platform; its path goes to stdout.

@@ -2,26 +2,13 @@
 
 mod build_images;
 mod build_init;
-pub mod setup;
+mod setup;
 mod test;
 
 use anyhow::Result;
-use oci::Interrupt;
 
 use crate::args::Command;
-use crate::plan::Facts;
-use crate::progress::Progress;
-
-/// What every command is given.
-#[derive(Debug)]
-pub struct Session {
-    /// What the process was given besides its arguments.
-    pub facts: Facts,
-    /// Where progress goes.
-    pub progress: Progress,
-    /// Set once the user wants to stop.
-    pub interrupt: Interrupt,
-}
+use crate::session::Session;
 
 /// How a command ended, when it ended without an error. The exit codes are a contract: 0, 1 and 2.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

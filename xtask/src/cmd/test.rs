@@ -4,15 +4,17 @@ use anyhow::{Context, Result};
 use oci::Layout;
 use xshell::{Shell, cmd};
 
-use super::{Outcome, Session, setup};
+use super::Outcome;
 use crate::plan::cache;
+use crate::session::Session;
 use crate::spec::Suite;
 use crate::stages::base::{self, Image};
 use crate::stages::{init, rootfs};
+use crate::tools;
 
 /// Runs everything; stops at the first step that fails.
 pub(super) fn run(session: &Session) -> Result<Outcome> {
-    setup::require_all()?;
+    tools::require_all()?;
     let shell = Shell::new()?;
     shell.change_dir(&session.facts.root);
     cmd!(shell, "cargo fmt --all --check").quiet().run().context("check the format")?;

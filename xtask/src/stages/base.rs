@@ -13,10 +13,10 @@ use oci::{
 };
 
 use crate::args::BaseChoice;
-use crate::cmd::Session;
 use crate::lock::{Lock, LockedBase};
 use crate::plan::{Plan, PlannedImage, lock_path};
 use crate::progress::{Stage, size};
+use crate::session::Session;
 use crate::spec::{StandinSpec, Suite};
 use crate::standin::{Request, Standin};
 

@@ -15,9 +15,9 @@ use super::contents::{self, Contents, Entry};
 use super::init::StaticProgram;
 use super::memo::Memo;
 use super::rootfs;
-use crate::cmd::Session;
 use crate::plan::{Plan, PlannedImage};
 use crate::progress::size;
+use crate::session::Session;
 use crate::spec::{INIT_DIR, INIT_PATH, ImageSpec};
 
 /// A derived image: an index in a layout of its own, with every platform that was built.

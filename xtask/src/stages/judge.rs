@@ -15,10 +15,11 @@ use super::derive::DerivedImage;
 use super::init::{self, StaticProgram};
 use super::memo::Memo;
 use super::rootfs;
-use crate::cmd::{Session, setup};
 use crate::plan::{Plan, PlannedImage};
 use crate::progress::Progress;
+use crate::session::Session;
 use crate::spec::Daemon;
+use crate::tools;
 
 /// What decides a verdict. Where it is the same, the verdict is.
 #[derive(Serialize)]
@@ -83,7 +84,7 @@ impl Judging<'_> {
     fn verdict(&self) -> Result<Verdict> {
         let Session { facts, progress, interrupt } = self.session;
         let probe = init::build_probe(&facts.root, &facts.host)?;
-        let tini = setup::require("tini-static")?;
+        let tini = tools::require("tini-static")?;
         let scratch = self.plan.folders.cached("suite");
         fs::create_dir_all(&scratch).with_context(|| format!("make {}", scratch.display()))?;
         let engine = Namespaces::new(&probe.path, &scratch, interrupt.clone())?;

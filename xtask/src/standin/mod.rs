@@ -18,8 +18,8 @@ use oci::{Descriptor, Digest, Interrupt, Layout, Platform, Timestamp};
 use self::arrangement::{Arrangement, Sources};
 use self::debian::{Release, Selection};
 pub use self::image::tag;
-use crate::cmd::setup;
 use crate::spec::{Flavour, Suite};
+use crate::tools;
 
 /// How long between two looks whether another run has finished its stand-in.
 const LOCK_INTERVAL: Duration = Duration::from_millis(100);
@@ -100,7 +100,7 @@ pub fn build(
     // apt takes a relative path as one of its own folders.
     let home = home.canonicalize().with_context(|| format!("find {}", home.display()))?;
     for program in ["mmdebstrap", "apt-get", "setpriv"] {
-        setup::require(program)?;
+        tools::require(program)?;
     }
     let _lock = lock(&home, interrupt, progress)?;
     let selection = Selection::current(&home, release, interrupt)?;
