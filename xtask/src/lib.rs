@@ -8,6 +8,7 @@ pub mod plan;
 pub mod progress;
 pub mod record;
 pub mod session;
+pub mod shared;
 pub mod spec;
 pub mod stages;
 pub mod standin;

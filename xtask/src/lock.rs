@@ -2,13 +2,14 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::io::{ErrorKind, Write};
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
 use oci::{Digest, Platform, Reference};
 use serde::{Deserialize, Serialize};
 
+use crate::shared::write_whole;
 use crate::yaml;
 
 /// More than this is no lock file.
@@ -85,16 +86,7 @@ impl Lock {
     pub fn insert(&mut self, base: &Reference, locked: LockedBase) -> Result<()> {
         self.bases.insert(base.to_string(), locked);
         let body = serde_yaml::to_string(&self.bases).context("print the lock")?;
-        let folder = self.path.parent().context("write the lock: it has no folder")?;
-        let temporary = folder.join(".bases.lock.new");
-        let written = fs::File::create(&temporary)
-            .and_then(|mut file| {
-                file.write_all(HEAD.as_bytes())?;
-                file.write_all(body.as_bytes())?;
-                file.sync_all()
-            })
-            .and_then(|()| fs::rename(&temporary, &self.path));
-        written.with_context(|| format!("write {}", self.path.display()))
+        write_whole(&self.path, format!("{HEAD}{body}").as_bytes())
     }
 }
 

@@ -11,11 +11,11 @@ use serde::{Deserialize, Serialize};
 use suite::{Outcome, Verdict};
 
 use crate::progress::size;
+use crate::shared::write_whole;
 use crate::spec::ImageSpec;
 use crate::stages::base::{FetchedBase, Source};
 use crate::stages::derive::DerivedImage;
 use crate::stages::init::StaticProgram;
-use crate::stages::memo::write_whole;
 
 /// Raised whenever a key changes its meaning or goes.
 const SCHEMA: u32 = 1;
@@ -106,9 +106,12 @@ pub struct Reports {
 }
 
 impl ImageRecord {
-    /// Whether every platform was judged and passed.
+    /// Whether every platform was judged and passed, and the proof is for the very manifest that is recorded.
     pub fn passed(&self) -> bool {
-        self.outcomes().all(|outcome| outcome == Some(Outcome::Passed))
+        self.platforms.values().all(|platform| {
+            let proof = platform.verdict.as_ref().and_then(Verdict::passed);
+            proof.is_some_and(|passed| passed.digest() == platform.digest)
+        })
     }
 
     /// The platforms' outcomes; none: the suite was not asked.

@@ -2,8 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
-use std::fs::{self, File, TryLockError};
-use std::time::Duration;
+use std::fs::{self, File};
 
 use anyhow::{Context, Result, ensure};
 use oci::Platform;
@@ -14,14 +13,12 @@ use crate::args::{BuildImages, SuiteChoice};
 use crate::plan::{Plan, PlannedImage};
 use crate::record::{ImageRecord, Record, SourceRecord};
 use crate::session::Session;
+use crate::shared::take_turn;
 use crate::spec::StandinSpec;
 use crate::stages::base::{self, FetchedBase};
 use crate::stages::init::{self, StaticProgram};
 use crate::stages::{derive, judge};
 use crate::tools;
-
-/// How long between two looks whether another run has ended.
-const LOCK_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Builds and judges the planned images and writes the record; stdout names what passed.
 pub(super) fn run(args: &BuildImages, session: &Session) -> Result<Outcome> {
@@ -31,7 +28,7 @@ pub(super) fn run(args: &BuildImages, session: &Session) -> Result<Outcome> {
         return Ok(Outcome::Done);
     }
     require_root(&plan)?;
-    let _turn = take_turn(&plan, session)?;
+    let _turn = wait_for_turn(&plan, session)?;
     let mut bases = BTreeMap::new();
     for image in &plan.images {
         if let Entry::Vacant(vacant) = bases.entry(base_key(image)) {
@@ -120,22 +117,11 @@ fn require_root(plan: &Plan) -> Result<()> {
 }
 
 /// One run at a time works in a cache; the others wait for it.
-fn take_turn(plan: &Plan, session: &Session) -> Result<File> {
-    fs::create_dir_all(&plan.folders.cache).with_context(|| format!("make {}", plan.folders.cache.display()))?;
-    fs::create_dir_all(&plan.folders.out).with_context(|| format!("make {}", plan.folders.out.display()))?;
-    let path = plan.folders.cached("lock");
-    let file = File::create(&path).with_context(|| format!("make {}", path.display()))?;
-    let mut told = false;
-    loop {
-        match file.try_lock() {
-            Ok(()) => return Ok(file),
-            Err(TryLockError::WouldBlock) if !told => {
-                session.progress.note("waiting", plan.folders.cache.display(), "for another run that uses this cache");
-                told = true;
-            }
-            Err(TryLockError::WouldBlock) => std::thread::sleep(LOCK_INTERVAL),
-            Err(TryLockError::Error(error)) => return Err(error).with_context(|| format!("lock {}", path.display())),
-        }
-        session.interrupt.check()?;
+fn wait_for_turn(plan: &Plan, session: &Session) -> Result<File> {
+    for folder in [&plan.folders.cache, &plan.folders.out] {
+        fs::create_dir_all(folder).with_context(|| format!("make {}", folder.display()))?;
     }
+    take_turn(&plan.folders.cached("lock"), &session.interrupt, &mut || {
+        session.progress.note("waiting", plan.folders.cache.display(), "for another run that uses this cache");
+    })
 }

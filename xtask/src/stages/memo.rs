@@ -2,13 +2,15 @@
 //! A result is written whole or not at all, and never read under another key.
 
 use std::fs;
-use std::io::{ErrorKind, Write};
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use oci::Digest;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+
+use crate::shared::write_whole;
 
 /// The results of one stage.
 #[derive(Debug, Clone)]
@@ -43,17 +45,6 @@ impl Memo {
         let key = serde_json::to_vec(inputs).context("print the inputs of a stage")?;
         Ok(self.folder.join(format!("{}.json", Digest::of(&key).hex())))
     }
-}
-
-/// Writes a file beside its place and renames it into it. Error: the disk is full, or the folder cannot be written.
-pub fn write_whole(path: &Path, bytes: &[u8]) -> Result<()> {
-    let mut name = path.file_name().context("write a file: it has no name")?.to_owned();
-    name.push(".new");
-    let temporary = path.with_file_name(name);
-    let written = fs::File::create(&temporary)
-        .and_then(|mut file| file.write_all(bytes).and_then(|()| file.sync_all()))
-        .and_then(|()| fs::rename(&temporary, path));
-    written.with_context(|| format!("write {}", path.display()))
 }
 
 #[cfg(test)]

@@ -13,6 +13,7 @@ use oci::{Digest, Interrupt};
 use serde::{Deserialize, Serialize};
 
 use super::tool;
+use crate::shared::write_whole;
 use crate::spec::Suite;
 
 /// Where apt keeps the lists of what the host's sources offer.
@@ -181,7 +182,7 @@ impl Selection {
         let selection =
             Self { fingerprint, archive, packages: parse_simulation(&String::from_utf8_lossy(&output.stdout)) };
         selection.version("docker.io")?;
-        tool::write_atomically(&home.join("selection.json"), &serde_json::to_vec_pretty(&selection)?)?;
+        write_whole(&home.join("selection.json"), &serde_json::to_vec_pretty(&selection)?)?;
         Ok(selection)
     }
 
@@ -270,8 +271,8 @@ fn source_line(sources: &mut String, uri: &str, name: &str) {
 fn apt_options(home: &Path, release: Release, archive: &Archive) -> Result<Vec<OsString>> {
     let state = home.join("apt");
     fs::create_dir_all(&state).with_context(|| format!("create {}", state.display()))?;
-    tool::write_atomically(&sources_path(home), archive.sources.as_bytes())?;
-    tool::write_atomically(&status_path(home), assumed_status(release).as_bytes())?;
+    write_whole(&sources_path(home), archive.sources.as_bytes())?;
+    write_whole(&status_path(home), assumed_status(release).as_bytes())?;
     let options = [
         ("Dir::Etc::sourcelist", sources_path(home).into_os_string()),
         ("Dir::Etc::sourceparts", "/dev/null".into()),

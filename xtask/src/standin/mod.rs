@@ -8,9 +8,8 @@ mod places;
 mod scripts;
 mod tool;
 
-use std::fs::{self, File, TryLockError};
+use std::fs;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use oci::{Descriptor, Digest, Interrupt, Layout, Platform, Timestamp};
@@ -18,11 +17,9 @@ use oci::{Descriptor, Digest, Interrupt, Layout, Platform, Timestamp};
 use self::arrangement::{Arrangement, Sources};
 use self::debian::{Release, Selection};
 pub use self::image::tag;
+use crate::shared::take_turn;
 use crate::spec::{Flavour, Suite};
 use crate::tools;
-
-/// How long between two looks whether another run has finished its stand-in.
-const LOCK_INTERVAL: Duration = Duration::from_millis(100);
 
 /// All that decides a stand-in's bytes besides the packages: a change in these files builds a new one.
 const RECIPE: &[&str] = &[
@@ -102,7 +99,7 @@ pub fn build(
     for program in ["mmdebstrap", "apt-get", "setpriv"] {
         tools::require(program)?;
     }
-    let _lock = lock(&home, interrupt, progress)?;
+    let _turn = take_turn(&home.join("lock"), interrupt, &mut || progress("waiting for another run that builds it"))?;
     let selection = Selection::current(&home, release, interrupt)?;
     if let Some(standin) = open(&home, &selection, request)? {
         return Ok(standin);
@@ -183,25 +180,6 @@ fn place(home: &Path, selection: &Selection) -> PathBuf {
     let packages: Vec<_> = selection.packages.iter().map(|(name, version)| format!("{name}={version}\n")).collect();
     let key = Digest::of((packages.concat() + &RECIPE.concat()).as_bytes()).hex();
     home.join(&key[..16])
-}
-
-/// One run at a time builds here; the others wait and then find what it built.
-fn lock(home: &Path, interrupt: &Interrupt, progress: &mut dyn FnMut(&str)) -> Result<File> {
-    let path = home.join("lock");
-    let file = File::create(&path).with_context(|| format!("create {}", path.display()))?;
-    let mut told = false;
-    loop {
-        match file.try_lock() {
-            Ok(()) => return Ok(file),
-            Err(TryLockError::WouldBlock) if !told => {
-                progress("waiting for another run that builds it");
-                told = true;
-            }
-            Err(TryLockError::WouldBlock) => std::thread::sleep(LOCK_INTERVAL),
-            Err(TryLockError::Error(error)) => return Err(error).with_context(|| format!("lock {}", path.display())),
-        }
-        interrupt.check()?;
-    }
 }
 
 fn versions(selection: &Selection) -> Result<Versions> {

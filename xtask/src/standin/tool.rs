@@ -1,10 +1,8 @@
-//! Running a program that takes seconds, so that it can be followed and interrupted; and files that are whole or absent.
+//! Running a program that takes seconds, so that it can be followed and interrupted.
 
 use std::collections::VecDeque;
-use std::fs;
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::CommandExt;
-use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
@@ -85,16 +83,6 @@ fn end(child: &mut Child, lines: &Receiver<String>) -> Result<()> {
     let _ = kill_process_group(group, Signal::KILL);
     child.wait().context("wait for the interrupted program")?;
     Ok(())
-}
-
-/// Writes a file so that a reader finds the old bytes or the new ones, never a part; unchanged bytes are not written again.
-pub(super) fn write_atomically(path: &Path, bytes: &[u8]) -> Result<()> {
-    if fs::read(path).is_ok_and(|found| found == bytes) {
-        return Ok(());
-    }
-    let partial = path.with_extension("partial");
-    fs::write(&partial, bytes).with_context(|| format!("write {}", partial.display()))?;
-    fs::rename(&partial, path).with_context(|| format!("move {} into place", path.display()))
 }
 
 #[cfg(test)]
