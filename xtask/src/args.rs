@@ -40,6 +40,9 @@ pub struct BuildImages {
     /// Build for this platform (OS/ARCH[/VARIANT]); repeatable; default: the host's
     #[arg(long, value_name = "PLATFORM", value_parser = platform)]
     pub platform: Vec<Platform>,
+    /// Build for every platform that the definitions list
+    #[arg(long, conflicts_with = "platform")]
+    pub all_platforms: bool,
     /// Where the base comes from
     #[arg(long, value_enum, default_value_t = BaseChoice::Auto, value_name = "SOURCE")]
     pub base: BaseChoice,

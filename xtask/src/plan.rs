@@ -137,7 +137,11 @@ fn plan_image(spec: ImageSpec, lock: &Lock, args: &BuildImages, host: &Platform)
         "plan {}: base {base} is not in bases.lock, and --locked forbids to add it\nhint: run once without --locked",
         spec.name
     );
-    let wanted = if args.platform.is_empty() { std::slice::from_ref(host) } else { &args.platform };
+    let wanted = match (args.all_platforms, args.platform.as_slice()) {
+        (true, _) => &spec.platforms,
+        (false, []) => std::slice::from_ref(host),
+        (false, named) => named,
+    };
     let platforms = wanted.iter().map(|platform| listed(platform, &spec)).collect::<Result<Vec<_>>>()?;
     Ok(PlannedImage { base, locked, platforms, spec })
 }

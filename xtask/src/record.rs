@@ -16,6 +16,7 @@ use crate::spec::ImageSpec;
 use crate::stages::base::{FetchedBase, Source};
 use crate::stages::derive::DerivedImage;
 use crate::stages::init::StaticProgram;
+use crate::stages::judge::Judgement;
 
 /// Raised whenever a key changes its meaning or goes.
 const SCHEMA: u32 = 1;
@@ -83,8 +84,11 @@ pub struct PlatformRecord {
     pub base: Digest,
     /// The init in the layer.
     pub init: InitRecord,
-    /// The suite's verdict; none: it was not asked.
+    /// The suite's verdict; none: it was not asked, and `unjudged` says why.
     pub verdict: Option<Verdict>,
+    /// Why the suite was not asked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unjudged: Option<String>,
 }
 
 /// An init.
@@ -105,6 +109,16 @@ pub struct Reports {
     pub junit: String,
 }
 
+impl PlatformRecord {
+    /// The verdict in words.
+    fn said(&self) -> String {
+        match (&self.verdict, &self.unjudged) {
+            (Some(verdict), _) => verdict.outcome.to_string(),
+            (None, reason) => format!("not judged ({})", reason.as_deref().unwrap_or("no reason recorded")),
+        }
+    }
+}
+
 impl ImageRecord {
     /// Whether every platform was judged and passed, and the proof is for the very manifest that is recorded.
     pub fn passed(&self) -> bool {
@@ -115,7 +129,7 @@ impl ImageRecord {
     }
 
     /// The platforms' outcomes; none: the suite was not asked.
-    pub fn outcomes(&self) -> impl Iterator<Item = Option<Outcome>> {
+    pub fn outcomes(&self) -> impl Iterator<Item = Option<Outcome>> + Clone {
         self.platforms.values().map(|platform| platform.verdict.as_ref().map(|verdict| verdict.outcome))
     }
 
@@ -125,7 +139,7 @@ impl ImageRecord {
         base: &FetchedBase,
         derived: &DerivedImage,
         inits: &BTreeMap<Platform, StaticProgram>,
-        mut verdicts: BTreeMap<Platform, Verdict>,
+        mut judgements: BTreeMap<Platform, Judgement>,
     ) -> Result<Self> {
         let (source, packages) = match &base.source {
             Source::Registry => (SourceRecord::Registry, Vec::new()),
@@ -134,13 +148,19 @@ impl ImageRecord {
         let platforms = derived.platforms.iter().map(|(platform, image)| {
             let (init, from) =
                 inits.get(platform).zip(base.images.get(platform)).context("record a platform that was not built")?;
+            let (verdict, unjudged) =
+                match judgements.remove(platform).context("record a platform that was not judged")? {
+                    Judgement::Judged(verdict) => (Some(*verdict), None),
+                    Judgement::Unjudged(reason) => (None, Some(reason)),
+                };
             let record = PlatformRecord {
                 digest: image.manifest.digest(),
                 config: image.config.digest(),
                 size: image.blobs().map(|blob| blob.size).sum(),
                 base: from.manifest.digest(),
                 init: InitRecord { sha256: init.digest.hex(), size: init.size },
-                verdict: verdicts.remove(platform),
+                verdict,
+                unjudged,
             };
             Ok((platform.clone(), record))
         });
@@ -193,7 +213,7 @@ impl Record {
                     "| {} | {} | {platform} | {} | {} | {base} | `{}` |",
                     image.name,
                     image.tags.join(", "),
-                    record.verdict.as_ref().map_or("not asked".to_owned(), |verdict| verdict.outcome.to_string()),
+                    record.said(),
                     size(record.size),
                     record.digest
                 );

@@ -65,12 +65,8 @@ fn build(
 ) -> Result<ImageRecord> {
     let derived =
         derive::stage(image, base, inits, plan, session).with_context(|| format!("derive {}", image.spec.name))?;
-    let verdicts = match plan.suite {
-        SuiteChoice::None => BTreeMap::new(),
-        SuiteChoice::Full => judge::stage(image, base, &derived, &suite::Selection::Full, plan, session)?,
-        SuiteChoice::Smoke => judge::stage(image, base, &derived, &suite::Selection::Smoke, plan, session)?,
-    };
-    ImageRecord::new(&image.spec, base, &derived, inits, verdicts)
+    let judgements = judge::stage(image, base, &derived, plan, session)?;
+    ImageRecord::new(&image.spec, base, &derived, inits, judgements)
 }
 
 /// Says what came of it, on both streams, and turns it into the command's outcome.
@@ -91,14 +87,19 @@ fn report(record: &Record, plan: &Plan, json: bool, session: &Session) -> Result
         format!("{} of {} images passed", passed.len(), record.images.len())
     };
     session.progress.note("recorded", plan.folders.out.join("digests.json").display(), format!("{count}{note}"));
-    let outcomes: Vec<_> = record.images.iter().flat_map(ImageRecord::outcomes).flatten().collect();
-    Ok(if outcomes.contains(&Verdict::Failed) {
+    Ok(outcome(record, plan))
+}
+
+/// One failure makes the run fail; else one platform that should have been judged and was not makes it not judged.
+fn outcome(record: &Record, plan: &Plan) -> Outcome {
+    let mut outcomes = record.images.iter().flat_map(ImageRecord::outcomes);
+    if outcomes.clone().any(|outcome| outcome == Some(Verdict::Failed)) {
         Outcome::ImageFailed
-    } else if outcomes.contains(&Verdict::NotJudged) {
-        Outcome::NotJudged
-    } else {
+    } else if plan.suite == SuiteChoice::None || outcomes.all(|outcome| outcome == Some(Verdict::Passed)) {
         Outcome::Done
-    })
+    } else {
+        Outcome::NotJudged
+    }
 }
 
 /// Unpacking keeps owners and device nodes, and the engine makes namespaces: both need root. Tools are asked for before the work begins.

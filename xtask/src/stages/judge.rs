@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 use oci::{Digest, ImageConfig, Platform};
 use serde::Serialize;
 use suite::engine::{Engine, Facts};
@@ -15,6 +15,7 @@ use super::derive::DerivedImage;
 use super::init::{self, StaticProgram};
 use super::memo::Memo;
 use super::rootfs;
+use crate::args::SuiteChoice;
 use crate::plan::{Plan, PlannedImage};
 use crate::progress::Progress;
 use crate::session::Session;
@@ -34,30 +35,54 @@ struct Inputs<'a> {
     code: &'static str,
 }
 
-/// Judges every platform of an image that this machine can run. Error: a platform that it cannot run, a missing tool, an engine
-/// that does not start, or the interrupt; what goes wrong later is in the verdict.
+/// What is known of one platform of an image.
+#[derive(Debug, Clone)]
+pub enum Judgement {
+    /// What the suite found.
+    Judged(Box<Verdict>),
+    /// Why the suite was not asked.
+    Unjudged(String),
+}
+
+/// Judges every platform of an image that this machine can run. Error: a missing tool, an engine that does not start, or the
+/// interrupt; what goes wrong later is in the verdict.
 pub fn stage(
     image: &PlannedImage,
     base: &FetchedBase,
     derived: &DerivedImage,
-    selection: &Selection,
     plan: &Plan,
     session: &Session,
-) -> Result<BTreeMap<Platform, Verdict>> {
-    let mut verdicts = BTreeMap::new();
+) -> Result<BTreeMap<Platform, Judgement>> {
+    let mut judgements = BTreeMap::new();
     for (platform, fixed) in &derived.platforms {
-        let host = &session.facts.host;
-        ensure!(
-            platform.with_default_variant() == host.with_default_variant(),
-            "judge {} for {platform}: this machine runs {host}\nhint: build it with --suite none, or judge it on such a machine",
-            image.spec.name
-        );
-        let published = base.images.get(platform).context("judge a platform that was not fetched")?;
-        let judging = Judging { image, fixed, published, bare: bare(base, platform)?, selection, plan, session };
-        let verdict = judging.verdict().with_context(|| format!("judge {} for {platform}", image.spec.name))?;
-        verdicts.insert(platform.clone(), verdict);
+        let judgement = match (plan.suite, runs_here(platform, session)) {
+            (SuiteChoice::None, _) => Judgement::Unjudged("--suite none".to_owned()),
+            (_, Err(reason)) => {
+                session.progress.note("judge", &image.spec.name, format!("{platform} not judged: {reason}"));
+                Judgement::Unjudged(reason)
+            }
+            (SuiteChoice::Full | SuiteChoice::Smoke, Ok(())) => {
+                let selection = if plan.suite == SuiteChoice::Full { Selection::Full } else { Selection::Smoke };
+                let published = base.images.get(platform).context("judge a platform that was not fetched")?;
+                let bare = bare(base, platform)?;
+                let judging = Judging { image, fixed, published, bare, selection, plan, session };
+                let verdict = judging.verdict().with_context(|| format!("judge {} for {platform}", image.spec.name))?;
+                Judgement::Judged(Box::new(verdict))
+            }
+        };
+        judgements.insert(platform.clone(), judgement);
     }
-    Ok(verdicts)
+    Ok(judgements)
+}
+
+/// Whether this machine's processor runs a platform's programs; if not, the reason.
+fn runs_here(platform: &Platform, session: &Session) -> std::result::Result<(), String> {
+    let host = &session.facts.host;
+    if platform.with_default_variant() == host.with_default_variant() {
+        Ok(())
+    } else {
+        Err(format!("this machine runs {host}"))
+    }
 }
 
 /// The image in which nothing reaps: the stand-in's old flavour, or the base itself, whose docker-init is then covered.
@@ -75,7 +100,7 @@ struct Judging<'a> {
     fixed: &'a Image,
     published: &'a Image,
     bare: &'a Image,
-    selection: &'a Selection,
+    selection: Selection,
     plan: &'a Plan,
     session: &'a Session,
 }
@@ -100,7 +125,7 @@ impl Judging<'_> {
             fixed: self.fixed.manifest.digest(),
             published: self.published.manifest.digest(),
             bare: self.bare.manifest.digest(),
-            selection: self.selection,
+            selection: &self.selection,
             tini: Digest::of(&fs::read(&tini).with_context(|| format!("read {}", tini.display()))?),
             probe: probe.digest,
             place: &place,
