@@ -1,10 +1,12 @@
 //! The pipeline's command line: definitions to plan to images to verdicts to the record. See ARCHITECTURE.md for the map.
 
+mod apt;
 pub mod args;
 pub mod cmd;
 pub mod elf;
 pub mod lock;
 pub mod plan;
+mod program;
 pub mod progress;
 pub mod record;
 pub mod session;

@@ -2,7 +2,6 @@
 //! Runs no maintainer script, so that another architecture needs no emulation; never touches the host's apt state.
 
 use std::ffi::OsString;
-use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -12,15 +11,13 @@ use anyhow::{Context, Result, bail, ensure};
 use oci::{Digest, Interrupt};
 use serde::{Deserialize, Serialize};
 
-use super::tool;
+use crate::apt::{self, Apt};
+use crate::program;
 use crate::shared::write_whole;
 use crate::spec::Suite;
 
 /// Where apt keeps the lists of what the host's sources offer.
 const HOST_LISTS: &str = "/var/lib/apt/lists";
-
-/// Verifies the sources, the host's and our own (package debian-archive-keyring).
-const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
 
 /// The packages that the official image's programs come from here; apt adds what they depend on.
 const WANTED: &[&str] = &[
@@ -45,6 +42,8 @@ const WANTED: &[&str] = &[
 /// Packages that only install others or that no program of the image runs: apt is told that they are there.
 const ASSUMED: &[&str] = &[
     "adduser",
+    // busybox is the one that the image has.
+    "awk",
     "debconf",
     "dmsetup",
     "dpkg",
@@ -53,7 +52,6 @@ const ASSUMED: &[&str] = &[
     "libtinfo6",
     "logsave",
     "lsb-base",
-    "mawk",
     "perl-base",
     "sysvinit-utils",
     "tar",
@@ -144,9 +142,9 @@ impl Selection {
         let fresh = home.join("apt/fresh");
         fs::create_dir_all(fresh.join("partial")).with_context(|| format!("create {}", fresh.display()))?;
         let target = Archive { lists: fresh.clone(), ..archive.clone() };
-        let mut update = Command::new("apt-get");
-        update.args(apt_options(home, release, &target)?).arg("update").arg("--error-on=any");
-        tool::run(update, interrupt, &mut |_| {}).with_context(|| {
+        let mut update = apt(home, release, &target).command()?;
+        update.arg("update").arg("--error-on=any");
+        program::run(update, interrupt, &mut |_| {}).with_context(|| {
             format!("fetch package lists of Debian {}\nhint: the first stand-in needs deb.debian.org", release.suite)
         })?;
         if lists.exists() {
@@ -171,9 +169,8 @@ impl Selection {
 
     fn resolve(home: &Path, release: Release, archive: Archive) -> Result<Self> {
         let fingerprint = fingerprint(&archive.lists)?;
-        let output = Command::new("apt-get")
-            .env("LC_ALL", "C")
-            .args(apt_options(home, release, &archive)?)
+        let output = apt(home, release, &archive)
+            .command()?
             .args(["--simulate", "install"])
             .args(WANTED)
             .output()
@@ -196,6 +193,8 @@ impl Selection {
         progress: &mut dyn FnMut(&str),
     ) -> Result<()> {
         let versions: Vec<_> = self.packages.iter().map(|(name, version)| format!("{name}={version}")).collect();
+        let apt = apt(home, release, &self.archive);
+        apt.write()?;
         // If this process is killed, mmdebstrap must not go on in a folder that the next run removes.
         let mut bootstrap = Command::new("setpriv");
         bootstrap
@@ -205,12 +204,11 @@ impl Selection {
             .arg(format!("--setup-hook={SETUP_HOOK}"))
             .arg(format!("--include={}", versions.join(",")))
             .args(proxy_options()?)
-            .args([OsString::from(release.suite), target.into(), sources_path(home).into()])
+            .args([OsString::from(release.suite), target.into(), apt.sources_path().into()])
             .env("STANDIN_MERGED", release.merged())
-            .env("STANDIN_STATUS", status_path(home))
+            .env("STANDIN_STATUS", apt.status_path())
             .env("STANDIN_LISTS", &self.archive.lists);
-        apt_options(home, release, &self.archive)?;
-        tool::run(bootstrap, interrupt, &mut |line| {
+        program::run(bootstrap, interrupt, &mut |line| {
             if let Some(step) = line.strip_prefix("I: ") {
                 progress(step);
             }
@@ -248,7 +246,7 @@ fn host_archive(release: Release) -> Result<Option<Archive>> {
         let [uri, name, codename, "main", "Debian", file] = line.split('\t').collect::<Vec<_>>()[..] else { continue };
         if codename.split('-').next() == Some(release.suite) && Path::new(file).exists() {
             whole |= name == release.suite;
-            source_line(&mut sources, uri, name);
+            apt::source_line(&mut sources, uri, name);
         }
     }
     Ok(whole.then(|| Archive { sources, lists: HOST_LISTS.into() }))
@@ -256,44 +254,18 @@ fn host_archive(release: Release) -> Result<Option<Archive>> {
 
 /// Debian's archive itself, with lists of our own in `home`.
 fn own_archive(home: &Path, release: Release) -> Archive {
-    let mut sources = String::new();
-    for (uri, pocket) in [("debian", ""), ("debian", "-updates"), ("debian-security", "-security")] {
-        source_line(&mut sources, &format!("http://deb.debian.org/{uri}"), &format!("{}{pocket}", release.suite));
-    }
-    Archive { sources, lists: home.join("apt/lists") }
+    Archive { sources: apt::archive(release.suite), lists: home.join("apt/lists") }
 }
 
-fn source_line(sources: &mut String, uri: &str, name: &str) {
-    writeln!(sources, "deb [signed-by={KEYRING}] {uri} {name} main").expect("a string takes all that is written");
-}
-
-/// Options that keep apt away from the host's configuration, state and cache. Writes the files that they name.
-fn apt_options(home: &Path, release: Release, archive: &Archive) -> Result<Vec<OsString>> {
-    let state = home.join("apt");
-    fs::create_dir_all(&state).with_context(|| format!("create {}", state.display()))?;
-    write_whole(&sources_path(home), archive.sources.as_bytes())?;
-    write_whole(&status_path(home), assumed_status(release).as_bytes())?;
-    let options = [
-        ("Dir::Etc::sourcelist", sources_path(home).into_os_string()),
-        ("Dir::Etc::sourceparts", "/dev/null".into()),
-        ("Dir::Etc::preferences", "/dev/null".into()),
-        ("Dir::Etc::preferencesparts", "/dev/null".into()),
-        ("Dir::State::lists", archive.lists.clone().into_os_string()),
-        ("Dir::State::status", status_path(home).into_os_string()),
-        ("Dir::Cache", state.join("cache").into_os_string()),
-        ("APT::Architecture", release.architecture.into()),
-        ("APT::Architectures", release.architecture.into()),
-        ("APT::Install-Recommends", "false".into()),
-        ("Acquire::Languages", "none".into()),
-        ("Debug::NoLocking", "true".into()),
-    ];
-    let mut words = Vec::new();
-    for (key, value) in options {
-        let mut option = OsString::from(format!("{key}="));
-        option.push(value);
-        words.extend(["-o".into(), option]);
+/// apt on this archive, with nothing installed but what is assumed.
+fn apt(home: &Path, release: Release, archive: &Archive) -> Apt {
+    Apt {
+        home: home.join("apt"),
+        sources: archive.sources.clone(),
+        lists: archive.lists.clone(),
+        status: apt::assumed_status(ASSUMED, release.architecture),
+        architectures: release.architecture.to_owned(),
     }
-    Ok(words)
 }
 
 /// The host's proxies for apt, in apt.conf(5)'s syntax: mmdebstrap reads none of the host's configuration.
@@ -305,31 +277,6 @@ fn proxy_options() -> Result<Vec<String>> {
     let text = String::from_utf8_lossy(&output.stdout);
     let proxies = text.lines().filter(|line| line.contains("::Proxy") && !line.contains("\"\""));
     Ok(proxies.map(|line| format!("--aptopt={line}")).collect())
-}
-
-fn sources_path(home: &Path) -> PathBuf {
-    home.join("apt/sources.list")
-}
-
-fn status_path(home: &Path) -> PathBuf {
-    home.join("apt/status")
-}
-
-/// dpkg's status file (deb-control(5) fields) of a system that has nothing but the assumed packages, in a version above all.
-fn assumed_status(release: Release) -> String {
-    let mut status = String::new();
-    for name in ASSUMED {
-        // base-files wants some awk; busybox is the one that the image has.
-        let provides = if *name == "mawk" { "Provides: awk\n" } else { "" };
-        write!(
-            status,
-            "Package: {name}\nStatus: install ok installed\nMaintainer: none\nArchitecture: {}\nMulti-Arch: foreign\n{provides}\
-             Version: 999:0\nDescription: assumed\n\n",
-            release.architecture
-        )
-        .expect("a string takes all that is written");
-    }
-    status
 }
 
 /// Names, sizes and times of the lists and of the host's sources; these change whenever apt's answer may.

@@ -6,7 +6,6 @@ mod debian;
 mod image;
 mod places;
 mod scripts;
-mod tool;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -23,6 +22,7 @@ use crate::tools;
 
 /// All that decides a stand-in's bytes besides the packages: a change in these files builds a new one.
 const RECIPE: &[&str] = &[
+    include_str!("../apt.rs"),
     include_str!("arrangement.rs"),
     include_str!("debian.rs"),
     include_str!("dind"),

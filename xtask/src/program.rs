@@ -22,7 +22,7 @@ const ERROR_LINES_MAX: usize = 12;
 
 /// Runs a program in a process group of its own and hands over each line of its stderr. Error: it cannot be started, it
 /// failed (with the end of its stderr), or the flag was raised, in which case the whole group has been ended.
-pub(super) fn run(mut command: Command, interrupt: &Interrupt, on_line: &mut dyn FnMut(&str)) -> Result<()> {
+pub(crate) fn run(mut command: Command, interrupt: &Interrupt, on_line: &mut dyn FnMut(&str)) -> Result<()> {
     let name = command.get_program().to_string_lossy().into_owned();
     let mut child = command
         .env("LC_ALL", "C")
