@@ -38,7 +38,7 @@ pub(super) fn run(args: &BuildImages, session: &Session) -> Result<Outcome> {
     let mut inits = BTreeMap::new();
     for platform in plan.images.iter().flat_map(|image| &image.platforms) {
         if let Entry::Vacant(vacant) = inits.entry(platform.clone()) {
-            vacant.insert(init::stage(&session.facts.root, platform, &session.progress)?);
+            vacant.insert(init::stage(platform, session)?);
         }
     }
     let mut records = Vec::new();

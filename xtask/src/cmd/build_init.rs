@@ -10,7 +10,7 @@ use crate::stages::init;
 /// Builds the init of one platform; its path goes to stdout.
 pub(super) fn run(args: &BuildInit, session: &Session) -> Result<Outcome> {
     let platform = args.platform.as_ref().unwrap_or(&session.facts.host);
-    let built = init::stage(&session.facts.root, platform, &session.progress)?;
+    let built = init::stage(platform, session)?;
     println!("{}", built.path.display());
     Ok(Outcome::Done)
 }

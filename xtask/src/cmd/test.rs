@@ -23,7 +23,7 @@ pub(super) fn run(session: &Session) -> Result<Outcome> {
         .run()
         .context("check the lints")?;
 
-    let built = init::stage(&session.facts.root, &session.facts.host, &session.progress)?;
+    let built = init::stage(&session.facts.host, session)?;
     let probe = init::stage_probe(&session.facts.root, &session.facts.host, &session.progress)?;
     shell.set_var("DIND_INIT", &built.path);
     shell.set_var("SUITE_PROBE", &probe.path);

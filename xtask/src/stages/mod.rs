@@ -8,3 +8,4 @@ pub mod init;
 pub mod judge;
 pub mod memo;
 pub mod rootfs;
+mod toolchain;
