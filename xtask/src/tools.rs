@@ -28,6 +28,7 @@ const TOOLS: &[Tool] = &[
     Tool { file: "/usr/lib/x86_64-linux-musl/libc.a", package: "musl-dev", why: "static init" },
     Tool { file: "/usr/lib/x86_64-linux-gnu/libc.a", package: "libc6-dev", why: "static probe" },
     Tool { file: "tini-static", package: "tini", why: "the suite's control" },
+    Tool { file: "qemu-aarch64-static", package: "qemu-user-static", why: "tests: programs of another architecture" },
     Tool { file: "skopeo", package: "skopeo", why: "tests: a second reader and writer of layouts" },
     Tool { file: "umoci", package: "umoci", why: "tests: a second reader of layouts" },
     Tool { file: "docker-registry", package: "docker-registry", why: "tests: a real registry" },

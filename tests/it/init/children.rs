@@ -201,7 +201,7 @@ fn closed_streams(subject: &Subject) -> Checked {
 
 fn dead_stderr(subject: &Subject) -> Checked {
     let dead = "exec 2> >(exit); wait $!;";
-    let verbose = Subject(vec![subject.program().into(), "-v".into(), "--".into()]);
+    let verbose = subject.with_option("-v");
     for (subject, name, expected) in [(&verbose, "true", 0), (subject, "no-such-command", 127)] {
         let mut command = as_child("bash");
         command.args(["-c", &format!("{dead} exec \"$@\""), "bash"]).args(&subject.0).arg(name);
@@ -227,7 +227,7 @@ fn wrong_command_line(subject: &Subject) -> Checked {
     ];
     for (arguments, message) in cases {
         let mut command = as_child(subject.program());
-        command.args(arguments);
+        command.args(subject.before_options()).args(arguments);
         let ended = run(command)?;
         equal("exit code", ended.code, 1)?;
         equal("output", (ended.stdout.as_str(), ended.stderr.as_str()), ("", message))?;
@@ -237,7 +237,7 @@ fn wrong_command_line(subject: &Subject) -> Checked {
 
 fn version(subject: &Subject) -> Checked {
     let mut command = as_child(subject.program());
-    command.arg("--version");
+    command.args(subject.before_options()).arg("--version");
     let ended = run(command)?;
     equal("exit code and stderr", (ended.code, ended.stderr.as_str()), (0, ""))?;
     // As parseInitVersion of moby's daemon/info_unix.go takes it apart.

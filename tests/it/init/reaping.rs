@@ -183,7 +183,7 @@ fn idle(subject: &Subject) -> Checked {
 }
 
 fn tini_idle(_: &Subject) -> Checked {
-    let tini = Subject::tini().ok_or("find tini: not installed")?;
+    let tini = Subject::tini()?;
     let count = wake_ups(&tini)?;
     ensure(count > 0, "wake-ups: expected some, found none")
 }

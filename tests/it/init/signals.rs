@@ -47,7 +47,7 @@ fn every_signal_child(subject: &Subject) -> Checked {
 
 /// No program that is linked with a C library can take these, except another init: it has them pending while stopped.
 fn kept_by_libc(subject: &Subject) -> Checked {
-    let inner = Subject::ours().ok_or("find the inner init")?;
+    let inner = Subject::ours()?;
     let mut command = as_pid1(subject.program());
     command.args(&subject.0[1..]).args(&inner.0).args(["sh", "-c", "echo ready; exec sleep 1000"]);
     let running = Running::start(command)?;
@@ -113,7 +113,7 @@ fn command_alone(subject: &Subject) -> Checked {
 
 fn group(subject: &Subject) -> Checked {
     let mut command = as_pid1(subject.program());
-    command.args(["-g", "--", "sh", "-c", PAIR]);
+    command.args(subject.before_options()).args(["-g", "--", "sh", "-c", PAIR]);
     let running = Running::start(command)?;
     running.ready()?;
     let main = running.main_child()?;

@@ -24,8 +24,10 @@ pub(super) fn run(session: &Session) -> Result<Outcome> {
         .context("check the lints")?;
 
     let built = init::stage(&session.facts.host, session)?;
+    let foreign = init::stage(&"linux/arm64".parse()?, session)?;
     let probe = init::stage_probe(&session.facts.root, &session.facts.host, &session.progress)?;
     shell.set_var("DIND_INIT", &built.path);
+    shell.set_var("DIND_INIT_AARCH64", &foreign.path);
     shell.set_var("SUITE_PROBE", &probe.path);
     let cache = cache(&session.facts);
     let standin = base::standin(Suite::Bookworm, &session.facts.host, &cache, session)?;
