@@ -22,6 +22,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial_if("pipeline::what_is_unchanged_is_not_built_again", standin.clone(), unchanged),
         trial_if("pipeline::without_the_suite_nothing_has_passed", standin.clone(), unjudged),
         trial_if("pipeline::a_source_date_epoch_is_the_only_clock", standin.clone(), epoch),
+        trial_if("pipeline::every_listed_platform_is_in_the_index", standin.clone(), every_platform),
         trial_if("pipeline::a_full_disk_is_an_error_that_a_later_run_survives", standin.clone(), full_disk),
         trial_if("pipeline::a_missing_tool_is_named_with_its_cure", standin.clone(), missing_tool),
         trial_if("pipeline::without_root_it_says_so", standin, no_root),
@@ -153,6 +154,30 @@ fn epoch() -> Result<(), Failed> {
     ensure(config["created"] == "2020-09-13T12:26:40Z", format!("created: {}", config["created"]))?;
     let history = config["history"].as_array().and_then(|history| history.last()).ok_or("no history")?;
     ensure(history["created"] == "2020-09-13T12:26:40Z", format!("history: {history}"))
+}
+
+fn every_platform() -> Result<(), Failed> {
+    let bench = Workbench::new()?;
+    let mut command =
+        command(["build-images", "dind", "--base", "standin", "--all-platforms", "--suite", "none", "--out"]);
+    done(&command.arg(bench.path("out")).output()?)?;
+    let layout = Layout::open(&bench.path("out/dind"))?;
+    let index = oci::Index::parse(layout.bytes(&layout.index()?.manifests()[0])?)?;
+    let mut inits = std::collections::BTreeSet::new();
+    let record = bench.record("out")?;
+    for platform in ["linux/amd64", "linux/arm64/v8"] {
+        let child = index.select(&oci::Platform::parse(platform)?)?;
+        let manifest = oci::Manifest::parse(layout.bytes(child)?)?;
+        let config = oci::ImageConfig::parse(layout.bytes(manifest.config())?)?;
+        ensure(config.platform().to_string() == platform, format!("{platform}: found {}", config.platform()))?;
+        let recorded = &record["images"][0]["platforms"][platform];
+        ensure(recorded["digest"] == child.digest.to_string(), format!("{platform}: {recorded}"))?;
+        inits.insert(recorded["init"]["sha256"].to_string());
+    }
+    ensure(
+        index.manifests().len() == 2 && inits.len() == 2,
+        format!("expected two platforms with an init each, found {inits:?}"),
+    )
 }
 
 /// A tmpfs that is too small for the layouts, unmounted with its guard.

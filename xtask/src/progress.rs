@@ -47,7 +47,7 @@ impl Progress {
 
     /// Writes one line that belongs to a stage and needs no time.
     pub fn note(&self, name: &str, subject: impl Display, text: impl Display) {
-        self.line(&format!("{name:<11} {subject:<13} {text}"));
+        self.line(&format!("{name:<11} {subject:<14} {text}"));
     }
 
     /// Writes one line below a stage.
@@ -78,13 +78,13 @@ impl Stage<'_> {
     /// Says what is being done now; shown on a terminal only, in place of the last such text.
     pub fn doing(&self, text: impl Display) {
         let bar = self.progress.bar.lock().expect("no thread panics while it draws");
-        bar.set_message(format!("{:<11} {:<13} {text}", self.name, self.subject));
+        bar.set_message(format!("{:<11} {:<14} {text}", self.name, self.subject));
     }
 
     /// Ends the stage with its result and the time it took.
     pub fn done(self, text: impl Display) {
         self.progress.replace_bar(ProgressBar::hidden);
-        let left = format!("{:<11} {:<13} {text}", self.name, self.subject);
+        let left = format!("{:<11} {:<14} {text}", self.name, self.subject);
         let time = duration(self.started.elapsed());
         let gap = WIDTH.saturating_sub(left.chars().count() + time.chars().count()).max(2);
         self.progress.line(&format!("{left}{:gap$}{time}", ""));

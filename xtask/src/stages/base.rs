@@ -262,7 +262,8 @@ pub fn standin(suite: Suite, platform: &Platform, cache: &Path, session: &Sessio
         crate::standin::build(&cache.join("standin"), &request, &session.interrupt, &mut |doing| stage.doing(doing))?;
     let versions = &built.versions;
     stage.done(format!(
-        "Debian {suite}, dockerd {}, containerd {}, runc {}{}",
+        "Debian {suite} {}, dockerd {}, containerd {}, runc {}{}",
+        platform.architecture,
         versions.dockerd,
         versions.containerd,
         versions.runc,
