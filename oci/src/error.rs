@@ -3,6 +3,7 @@
 
 use std::fmt;
 use std::io;
+use std::time::Duration;
 
 use crate::digest::{DiffId, Digest};
 use crate::platform::Platform;
@@ -144,6 +145,40 @@ pub enum Error {
         /// What is wrong with the answer.
         problem: String,
     },
+    /// A registry does not take a manifest, because its repository lacks what the manifest names.
+    BlobsUnknown {
+        /// Verb and URL.
+        request: String,
+        /// What is missing; empty if the registry does not say.
+        digests: Vec<Digest>,
+    },
+    /// A tag does not name what it should, although it was waited for.
+    Tag {
+        /// The tag.
+        tagged: String,
+        /// What it should name.
+        expected: Digest,
+        /// What it names; none if there is no such tag.
+        found: Option<Digest>,
+        /// How long it was waited for.
+        waited: Duration,
+    },
+    /// A registry names a token server that is not to see our credentials for it.
+    Realm {
+        /// Scheme, host and port of the registry.
+        registry: String,
+        /// Scheme, host and port of the token server.
+        realm: String,
+    },
+    /// A credential helper failed.
+    Credentials {
+        /// The program.
+        helper: String,
+        /// What it was asked for.
+        registry: String,
+        /// What went wrong; never its words, which may hold a secret.
+        problem: String,
+    },
     /// A connection broke in mid-answer, and the retries are used up.
     Cut {
         /// Verb and URL.
@@ -168,6 +203,8 @@ impl Error {
         match self {
             Self::Grammar { noun: "tagged reference", .. } => Some("write the tag or digest out; none is assumed"),
             Self::PlainHttp { .. } => Some("name the host insecure, or use https"),
+            Self::Realm { .. } => Some("if the token server is the registry's own, list it among the realms"),
+            Self::Unauthorized { .. } => Some("log in to the registry, or ask for the right to the repository"),
             Self::Untrusted { .. } => Some("check the CA certificates of this machine (Debian: ca-certificates)"),
             Self::Io { source, .. } if source.kind() == io::ErrorKind::StorageFull => Some("free some disk space"),
             Self::Io { source, .. } if source.kind() == io::ErrorKind::PermissionDenied => {
@@ -231,6 +268,28 @@ impl fmt::Display for Error {
                 write!(f, "{request}: unexpected status {status}{}", quoted(answer))
             }
             Self::Protocol { request, problem } => write!(f, "{request}: {problem}"),
+            Self::BlobsUnknown { request, digests } if digests.is_empty() => {
+                write!(f, "{request}: the repository lacks what the manifest names, and the registry does not say what")
+            }
+            Self::BlobsUnknown { request, digests } => {
+                let list: Vec<String> = digests.iter().map(Digest::to_string).collect();
+                write!(f, "{request}: the repository lacks {}", list.join(", "))
+            }
+            Self::Tag { tagged, expected, found: Some(found), waited } => {
+                write!(f, "read back tag {tagged}: expected {expected}, found {found} after {waited:?}")
+            }
+            Self::Tag { tagged, expected, found: None, waited } => {
+                write!(f, "read back tag {tagged}: expected {expected}, found no such tag after {waited:?}")
+            }
+            Self::Realm { registry, realm } => {
+                write!(
+                    f,
+                    "authorize at {registry}: expected a token server on its host or listed for it, found {realm}"
+                )
+            }
+            Self::Credentials { helper, registry, problem } => {
+                write!(f, "ask {helper} for the credentials of {registry}: {problem}")
+            }
             Self::Cut { request, reason } => write!(f, "{request}: the connection broke: {reason}"),
             Self::Interrupted => f.write_str("interrupted"),
             Self::Io { action, .. } => f.write_str(action),

@@ -33,6 +33,6 @@ pub use manifest::{Manifest, ManifestEdit};
 pub use platform::Platform;
 pub use progress::{Interrupt, Progress, Silent};
 pub use reference::{Pinned, Reference, Repository, Tagged};
-pub use registry::{Client, Options};
+pub use registry::{Client, Mount, Options, Upload};
 pub use timestamp::Timestamp;
 pub use unpack::{Limits, unpack};

@@ -33,14 +33,17 @@ impl Endpoints {
         Ok(endpoints)
     }
 
-    /// The base URLs of a repository's registry, in the order in which to try them; at least one.
+    /// The base URLs to pull a repository from, in the order in which to try them; at least one.
     pub(super) fn of(&self, repository: &Repository) -> Result<Vec<Url>> {
         let registry = repository.registry();
         let mirrors: Vec<Url> =
             self.mirrors.iter().filter(|(mirrored, _)| mirrored == registry).map(|(_, url)| url.clone()).collect();
-        if !mirrors.is_empty() {
-            return Ok(mirrors);
-        }
+        if mirrors.is_empty() { Ok(vec![self.home(repository)?]) } else { Ok(mirrors) }
+    }
+
+    /// The base URL of a repository's registry itself.
+    pub(super) fn home(&self, repository: &Repository) -> Result<Url> {
+        let registry = repository.registry();
         let host = if registry == DOCKER_HUB.0 { DOCKER_HUB.1 } else { registry };
         let parse = |scheme: &str| {
             Url::parse(&format!("{scheme}://{host}/")).map_err(|_| Error::Grammar {
@@ -50,7 +53,7 @@ impl Endpoints {
             })
         };
         let url = parse("http")?;
-        if self.permits_http(&url) { Ok(vec![url]) } else { Ok(vec![parse("https")?]) }
+        if self.permits_http(&url) { Ok(url) } else { parse("https") }
     }
 
     /// # Errors

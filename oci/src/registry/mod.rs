@@ -1,20 +1,31 @@
-//! Pulls from OCI registries. Spec: distribution-spec `spec.md`, section "Pull". Callers see a blocking [`Client`]; within,
-//! one small runtime on the caller's own thread waits for the network, because only the asynchronous client below can tell
-//! a stalled transfer from a long one. Never writes a blob that was not verified, never sends what identifies us to a host
-//! that did not ask, never falls from https to http.
+//! Pulls from OCI registries, and pushes to them. Spec: distribution-spec `spec.md`, sections "Pull" and "Push". Callers see
+//! a blocking [`Client`]; within, one small runtime on the callers' own threads waits for the network, because only the
+//! asynchronous client below can tell a stalled transfer from a long one. Never writes a blob that was not verified, never
+//! sends what identifies us to a host that did not ask, never falls from https to http.
 
+mod answer;
 mod auth;
+mod body;
+mod credentials;
 mod endpoint;
+mod push;
+mod tag;
+mod token;
 mod transport;
 
+use std::path::PathBuf;
 use std::time::Duration;
 
-use reqwest::Url;
-use reqwest::header::{ACCEPT, HeaderValue};
+use reqwest::header::ACCEPT;
+use reqwest::{Method, Url};
 use tokio::runtime::Runtime;
 
+use self::answer::Failure;
+use self::auth::Access;
 use self::endpoint::Endpoints;
-use self::transport::{Failure, Transport};
+use self::push::Uploads;
+pub use self::push::{Mount, Upload};
+use self::transport::{Request, Transport};
 use crate::descriptor::{DOCKER_INDEX, DOCKER_MANIFEST, Descriptor, OCI_INDEX, OCI_MANIFEST};
 use crate::digest::Digest;
 use crate::document::Document;
@@ -34,13 +45,19 @@ pub const FIRST_PAUSE: Duration = Duration::from_millis(500);
 /// How registries are reached.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// `(HOST[:PORT], base URL)`: requests for the registry go to the URL instead, never to the registry itself. Several
-    /// for one registry are tried in order while they are unreachable.
+    /// `(HOST[:PORT], base URL)`: what is pulled from the registry is asked of the URL instead, never of the registry
+    /// itself. Several for one registry are tried in order while they are unreachable. Pushes, and questions about what is
+    /// there already, go to the registry itself: a mirror is a copy.
     pub mirrors: Vec<(String, String)>,
     /// Hosts, `HOST` or `HOST:PORT`, that are spoken to over plain http, and only so. Loopback always is.
     pub insecure: Vec<String>,
     /// What we call ourselves (RFC 9110, section 10.1.5).
     pub user_agent: String,
+    /// Docker's `config.json`, which says who we are where; anonymous without one, and where it is missing.
+    pub credentials: Option<PathBuf>,
+    /// `(HOST[:PORT] of a registry, HOST of its token server)`: token servers that may see our credentials beside those on
+    /// the registry's own host, and Docker Hub's.
+    pub realms: Vec<(String, String)>,
     /// Ends whatever the client is doing.
     pub interrupt: Interrupt,
     /// See [`CONNECT_TIMEOUT`].
@@ -57,6 +74,8 @@ impl Default for Options {
             mirrors: Vec::new(),
             insecure: Vec::new(),
             user_agent: concat!("oci/", env!("CARGO_PKG_VERSION")).to_owned(),
+            credentials: None,
+            realms: Vec::new(),
             interrupt: Interrupt::default(),
             connect_timeout: CONNECT_TIMEOUT,
             read_timeout: READ_TIMEOUT,
@@ -65,12 +84,12 @@ impl Default for Options {
     }
 }
 
-/// A client for OCI registries, anonymous as yet. Tokens live as long as it does.
+/// A client for OCI registries. Tokens, and what it knows to be in registries, live as long as it does. Threads may share it.
 #[derive(Debug)]
 pub struct Client {
     runtime: Runtime,
     transport: Transport,
-    endpoints: Endpoints,
+    uploads: Uploads,
 }
 
 impl Client {
@@ -84,8 +103,8 @@ impl Client {
         let endpoints = Endpoints::new(&options.mirrors, options.insecure.clone())?;
         Ok(Self {
             runtime: runtime.map_err(Error::io("start the network runtime"))?,
-            transport: Transport::new(options),
-            endpoints,
+            transport: Transport::new(options, endpoints),
+            uploads: Uploads::default(),
         })
     }
 
@@ -122,30 +141,31 @@ impl Client {
             return Ok(());
         }
         let path = format!("{}/blobs/{}", repository.path(), blob.digest);
+        let places = self.transport.endpoints.of(repository)?;
         progress.started(blob);
-        self.ask(repository, &path, &async |url| self.fetch_blob(url, repository, blob, layout, progress).await)?;
+        self.ask(&places, &async |base| {
+            let access = Access::pull(base, repository);
+            self.fetch_blob(&endpoint::join(base, &path), &access, blob, layout, progress).await
+        })?;
         progress.finished(blob);
         Ok(())
     }
 
     fn document(&self, repository: &Repository, reference: &str, expected: Option<Digest>) -> Result<Document> {
         let path = format!("{}/manifests/{reference}", repository.path());
-        let bytes = self.ask(repository, &path, &async |url| self.fetch_document(url, repository, expected).await)?;
+        let bytes = self.ask(&self.transport.endpoints.of(repository)?, &async |base| {
+            let access = Access::pull(base, repository);
+            self.fetch_document(&endpoint::join(base, &path), &access, expected).await
+        })?;
         Document::parse(bytes)
     }
 
-    /// Runs `attempt` on each place where the registry may be reached, until one of them can be.
-    fn ask<T>(
-        &self,
-        repository: &Repository,
-        path: &str,
-        attempt: &impl AsyncFn(&Url) -> Result<T, Failure>,
-    ) -> Result<T> {
+    /// Runs `attempt` on each place, at least one, where the registry may be reached, until one of them can be.
+    fn ask<T>(&self, places: &[Url], attempt: &impl AsyncFn(&Url) -> Result<T, Failure>) -> Result<T> {
         self.runtime.block_on(self.transport.interruptible(async {
             let mut unreachable = None;
-            for base in self.endpoints.of(repository)? {
-                let url = endpoint::join(&base, path);
-                match self.transport.persist(async || attempt(&url).await).await {
+            for base in places {
+                match self.transport.persist(async || attempt(base).await).await {
                     Err(error @ Error::Unreachable { .. }) => unreachable = Some(error),
                     result => return result,
                 }
@@ -154,51 +174,41 @@ impl Client {
         }))
     }
 
-    async fn fetch_document(
-        &self,
-        url: &Url,
-        repository: &Repository,
-        expected: Option<Digest>,
-    ) -> Result<Vec<u8>, Failure> {
-        let accept = [OCI_INDEX, OCI_MANIFEST, DOCKER_INDEX, DOCKER_MANIFEST].join(", ");
-        let accept = HeaderValue::try_from(accept).expect("media types are ASCII");
-        let request = format!("GET {url}");
-        let response = self.transport.get(url, repository, &self.endpoints, (ACCEPT, accept)).await?;
-        let claimed = claimed_digest(&response, &request)?;
-        let bytes = transport::read_whole(response, &request, MANIFEST_BYTES_MAX).await?;
+    async fn fetch_document(&self, url: &Url, access: &Access, expected: Option<Digest>) -> Result<Vec<u8>, Failure> {
+        let request = Request::new(Method::GET, url, access).header(ACCEPT, &manifest_types());
+        let mut answer = self.transport.send(&request).await?;
+        let bytes = answer.whole(MANIFEST_BYTES_MAX).await?;
         let found = Digest::of(&bytes);
-        for (promise, subject) in [(expected, request.clone()), (claimed, format!("{CONTENT_DIGEST} of {request}"))] {
-            match promise {
-                Some(expected) if expected != found => {
-                    return Err(Failure::Final(Error::DigestMismatch { subject, expected, found }));
-                }
-                _ => {}
+        match expected {
+            Some(expected) if expected != found => {
+                let subject = answer.request().to_owned();
+                Err(Error::DigestMismatch { subject, expected, found }.into())
+            }
+            _ => {
+                answer.must_claim(found)?;
+                Ok(bytes)
             }
         }
-        Ok(bytes)
     }
 
     async fn fetch_blob(
         &self,
         url: &Url,
-        repository: &Repository,
+        access: &Access,
         blob: &Descriptor,
         layout: &Layout,
         progress: &dyn Progress,
     ) -> Result<(), Failure> {
-        let request = format!("GET {url}");
-        let any = (ACCEPT, HeaderValue::from_static("*/*"));
-        let mut response = self.transport.get(url, repository, &self.endpoints, any).await?;
-        if let Some(found) = response.content_length().filter(|length| *length != blob.size) {
-            return Err(Failure::Final(Error::SizeMismatch { subject: request, expected: blob.size, found }));
+        let request = Request::new(Method::GET, url, access).header(ACCEPT, "*/*");
+        let mut answer = self.transport.send(&request).await?;
+        if let Some(found) = answer.length().filter(|length| *length != blob.size) {
+            let subject = answer.request().to_owned();
+            return Err(Error::SizeMismatch { subject, expected: blob.size, found }.into());
         }
-        if let Some(found) = claimed_digest(&response, &request)?.filter(|claimed| *claimed != blob.digest) {
-            let subject = format!("{CONTENT_DIGEST} of {request}");
-            return Err(Failure::Final(Error::DigestMismatch { subject, expected: blob.digest, found }));
-        }
+        answer.must_claim(blob.digest)?;
         let mut writer = layout.expect(blob)?;
         progress.reached(blob, 0);
-        while let Some(chunk) = transport::chunk(&mut response, &request).await? {
+        while let Some(chunk) = answer.chunk().await? {
             self.transport.check_interrupt()?;
             writer.write(&chunk)?;
             progress.reached(blob, writer.count());
@@ -211,16 +221,7 @@ impl Client {
     }
 }
 
-/// The header by which a registry says what it sends (distribution-spec, section "Pulling manifests").
-const CONTENT_DIGEST: &str = "Docker-Content-Digest";
-
-/// What the registry says that it sends; none if it says nothing, or by an algorithm other than ours.
-fn claimed_digest(response: &reqwest::Response, request: &str) -> Result<Option<Digest>> {
-    let Some(value) = response.headers().get(CONTENT_DIGEST) else { return Ok(None) };
-    let text = String::from_utf8_lossy(value.as_bytes());
-    if !text.starts_with("sha256:") {
-        return Ok(None);
-    }
-    let problem = || format!("{CONTENT_DIGEST}: expected a digest, found {text:?}");
-    Digest::parse(&text).map(Some).map_err(|_| Error::Protocol { request: request.to_owned(), problem: problem() })
+/// All that we understand (distribution-spec, section "Pulling manifests"): a registry converts for who asks for less.
+fn manifest_types() -> String {
+    [OCI_INDEX, OCI_MANIFEST, DOCKER_INDEX, DOCKER_MANIFEST].join(", ")
 }

@@ -1,65 +1,78 @@
-//! Requests that survive what networks do: retries with growing pauses, `Retry-After`, one fresh token, redirects. Knows
-//! HTTP and nothing of images. Authorization goes to the origin that asked for it and never along a redirect; plain http is
-//! refused wherever [`Endpoints`] does not permit it, on a redirect too.
+//! Requests that survive what networks do: retries with growing pauses, `Retry-After`, one fresh token, redirects, and a
+//! watch for connections on which nothing moves. Knows HTTP and nothing of images. Authorization goes to the origin that
+//! asked for it and never along a redirect; plain http is refused wherever [`Endpoints`] does not permit it, on a redirect
+//! too.
 
-use std::error::Error as _;
-use std::io;
-use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use reqwest::header::{AUTHORIZATION, HeaderName, HeaderValue, LOCATION, RETRY_AFTER, WWW_AUTHENTICATE};
-use reqwest::{Response, StatusCode, Url};
+use reqwest::header::{AUTHORIZATION, CONTENT_LENGTH, HeaderName, HeaderValue};
+use reqwest::{Method, RequestBuilder, Response, Url};
+use tokio::time::Instant;
 
 use super::Options;
-use super::auth::{self, Challenge, Tokens};
+use super::answer::{self, Answer, Failure};
+use super::auth::Access;
+use super::body::Body;
+use super::credentials::Credentials;
 use super::endpoint::{self, Endpoints};
+use super::token::Authority;
 use crate::error::{Error, Result};
-use crate::reference::Repository;
 
 /// How often a request is sent before its error is reported.
 const ATTEMPTS_MAX: u32 = 4;
-/// The longest `Retry-After` that is obeyed. A longer one fails at once: it is a quota, not a hiccup.
-const RETRY_AFTER_MAX: Duration = Duration::from_secs(60);
 /// How many redirects one request follows.
 const REDIRECTS_MAX: u32 = 5;
-/// Largest answer of a token server that is read.
-const TOKEN_BYTES_MAX: u64 = 256 * 1024;
-/// How much of an error's body is read.
-const ANSWER_BYTES_MAX: u64 = 16 * 1024;
-/// How much of it is shown.
-const ANSWER_CHARS_MAX: usize = 300;
-/// How often the caller's interrupt is looked at while the network is waited for.
+/// How often the caller's interrupt is looked at while the network is waited for, and an upload's progress told.
 const INTERRUPT_INTERVAL: Duration = Duration::from_millis(100);
+/// How many times the silence of [`Options::read_timeout`] a registry may take to answer once it has all of an upload: it
+/// hashes and stores it first.
+const COMMIT_PATIENCE: u32 = 10;
 
-/// Why one attempt failed.
-#[derive(Debug)]
-pub(super) enum Failure {
-    /// It would fail again.
-    Final(Error),
-    /// It may succeed later: after this time, if the registry names one.
-    Again { error: Error, after: Option<Duration> },
+/// One request.
+pub(super) struct Request<'a> {
+    pub(super) method: Method,
+    pub(super) url: &'a Url,
+    /// What it wants to do; its answer is known to come from there.
+    pub(super) access: &'a Access,
+    pub(super) headers: Vec<(HeaderName, HeaderValue)>,
+    pub(super) body: Body<'a>,
+    /// The statuses that are an answer; any other is a refusal.
+    pub(super) accepted: &'a [u16],
 }
 
-impl From<Error> for Failure {
-    fn from(error: Error) -> Self {
-        Self::Final(error)
+impl<'a> Request<'a> {
+    /// A request without headers and body, which is answered by 200.
+    pub(super) fn new(method: Method, url: &'a Url, access: &'a Access) -> Self {
+        Self { method, url, access, headers: Vec::new(), body: Body::Empty, accepted: &[200] }
+    }
+
+    #[must_use]
+    pub(super) fn header(mut self, name: HeaderName, value: &str) -> Self {
+        // What we send is ASCII by its types; anything else is left out and the registry will say so.
+        self.headers.extend(HeaderValue::from_str(value).ok().map(|value| (name, value)));
+        self
     }
 }
 
-/// Two HTTP clients, made when first needed, and the tokens.
+/// Two HTTP clients, made when first needed, and what authorizes us.
 #[derive(Debug)]
 pub(super) struct Transport {
-    options: Options,
+    pub(super) options: Options,
+    pub(super) endpoints: Endpoints,
+    pub(super) authority: Authority,
     /// For plain http on loopback: no proxy, and no CA certificates, which a small machine may lack.
     loopback: OnceLock<reqwest::Client>,
     /// For all else: the environment's proxies, the system's CA certificates.
     outside: OnceLock<reqwest::Client>,
-    tokens: Tokens,
 }
 
 impl Transport {
-    pub(super) fn new(options: Options) -> Self {
-        Self { options, loopback: OnceLock::new(), outside: OnceLock::new(), tokens: Tokens::default() }
+    pub(super) fn new(options: Options, endpoints: Endpoints) -> Self {
+        let credentials = Credentials::new(options.credentials.clone());
+        let authority = Authority::new(credentials, options.realms.clone());
+        Self { options, endpoints, authority, loopback: OnceLock::new(), outside: OnceLock::new() }
     }
 
     /// Runs `work` to its end or to the caller's interrupt.
@@ -97,76 +110,116 @@ impl Transport {
         }
     }
 
-    /// One GET as far as the head of its answer with status 200: through redirects, and with a token where the registry
-    /// asks for one.
-    pub(super) async fn get(
-        &self,
-        url: &Url,
-        repository: &Repository,
-        endpoints: &Endpoints,
-        header: (HeaderName, HeaderValue),
-    ) -> Result<Response, Failure> {
-        let request = format!("GET {url}");
-        let origin = endpoint::origin(url);
-        let mut token = self.tokens.get(&origin, repository);
-        let mut place = url.clone();
-        let (mut redirects, mut fresh) = (0, false);
+    /// Sends a request as far as the head of an answer with one of the accepted statuses: through redirects, and with
+    /// authorization where the registry asks for it. Its body is made anew each time.
+    pub(super) async fn send(&self, request: &Request<'_>) -> Result<Answer, Failure> {
+        let home = endpoint::origin(&request.access.home);
+        let mut place = request.url.clone();
+        let starts_at_home = endpoint::origin(&place) == home;
+        let mut shown = if starts_at_home { self.authorization(request.access).await? } else { None };
+        let (mut redirects, mut renewed) = (0, false);
         loop {
-            endpoints.check(&place)?;
-            let at_home = endpoint::origin(&place) == origin;
-            let mut builder = self.client(&place)?.get(place.clone()).header(header.0.clone(), header.1.clone());
-            if let Some(token) = token.as_ref().filter(|_| at_home) {
-                builder = builder.header(AUTHORIZATION, format!("Bearer {token}"));
-            }
-            let response = builder.send().await.map_err(|error| failure(&error, &request, &place))?;
-            match response.status() {
-                StatusCode::OK => return Ok(response),
-                status if status.is_redirection() => {
+            self.endpoints.check(&place)?;
+            let at_home = endpoint::origin(&place) == home;
+            let answer = self.send_once(request, &place, shown.as_ref().filter(|_| at_home)).await?;
+            let may_renew = at_home && !renewed;
+            match answer.status() {
+                status if request.accepted.contains(&status) => return Ok(answer),
+                status if moves(&request.method, status) => {
                     redirects += 1;
-                    place = redirected(&response, &place, &request, redirects)?;
+                    if redirects > REDIRECTS_MAX {
+                        return Err(answer.protocol(format!("more than {REDIRECTS_MAX} redirects")).into());
+                    }
+                    place = answer.location()?;
                 }
-                StatusCode::UNAUTHORIZED if at_home && !fresh => {
-                    let found = self.authenticate(&response, &request, &place, repository, endpoints).await?;
-                    self.tokens.set(&origin, repository, found.clone());
-                    (token, fresh) = (Some(found), true);
+                401 if may_renew => {
+                    shown = Some(self.reauthorization(&answer, request.access, shown.as_ref()).await?);
+                    renewed = true;
                 }
-                _ => return Err(refusal(response, request).await),
+                // Some registries say so of a token that died.
+                403 if may_renew && shown.as_ref().is_some_and(|shown| self.authority.has_expired(shown)) => {
+                    shown = Some(self.reauthorization(&answer, request.access, shown.as_ref()).await?);
+                    renewed = true;
+                }
+                _ => return Err(answer.refusal().await),
             }
         }
     }
 
-    /// Gets the token that a 401 asks for.
-    async fn authenticate(
+    async fn send_once(
         &self,
-        response: &Response,
-        request: &str,
-        registry: &Url,
-        repository: &Repository,
-        endpoints: &Endpoints,
-    ) -> Result<String, Failure> {
-        let asks = |found: String| Error::Unauthorized {
-            request: request.to_owned(),
-            answer: format!("expected a challenge for an anonymous bearer token, {found}"),
-        };
-        let challenge = response.headers().get(WWW_AUTHENTICATE).ok_or_else(|| asks("found none".to_owned()))?;
-        let challenge = Challenge::parse(&String::from_utf8_lossy(challenge.as_bytes())).map_err(asks)?;
-        let protocol = |problem| Error::Protocol { request: request.to_owned(), problem };
-        let url = challenge.token_url(registry, repository).map_err(protocol)?;
-        endpoints.check(&url)?;
-        let request = format!("GET {url}");
-        let response = self.client(&url)?.get(url.clone()).send().await;
-        let response = response.map_err(|error| failure(&error, &request, &url))?;
-        // A redirect lands here too: a token server has no reason to send us elsewhere.
-        if response.status() != StatusCode::OK {
-            return Err(refusal(response, request).await);
+        request: &Request<'_>,
+        place: &Url,
+        authorization: Option<&HeaderValue>,
+    ) -> Result<Answer, Failure> {
+        // Queries of uploads are long and tell a person nothing.
+        let mut shown = request.url.clone();
+        shown.set_query(None);
+        let text = format!("{} {shown}", request.method);
+        let sent = Arc::<AtomicU64>::default();
+        let mut builder = self.client(place)?.request(request.method.clone(), place.clone());
+        for (name, value) in &request.headers {
+            builder = builder.header(name, value);
         }
-        let answer = read_whole(response, &request, TOKEN_BYTES_MAX).await?;
-        auth::token(&answer).ok_or_else(|| {
-            Error::Protocol { request, problem: "expected a token, found none that fits a header".to_owned() }.into()
-        })
+        if let Some(value) = authorization {
+            builder = builder.header(AUTHORIZATION, value);
+        }
+        if !matches!(request.method, Method::GET | Method::HEAD) {
+            let body = request.body.open(&sent).map_err(Error::io(format!("read the body of {text}")))?;
+            builder = builder.header(CONTENT_LENGTH, request.body.length()).body(body);
+        }
+        self.watch(builder, text, place, &request.body, &sent).await
     }
 
-    fn client(&self, url: &Url) -> Result<&reqwest::Client> {
+    /// Sends a request that has no body of a file.
+    pub(super) async fn deliver(&self, builder: RequestBuilder, text: String, place: &Url) -> Result<Answer, Failure> {
+        self.watch(builder, text, place, &Body::Empty, &AtomicU64::new(0)).await
+    }
+
+    /// Waits for an answer for as long as something moves. The HTTP client's own limit would run from the start, and end
+    /// each upload that takes longer.
+    async fn watch(
+        &self,
+        builder: RequestBuilder,
+        text: String,
+        place: &Url,
+        body: &Body<'_>,
+        sent: &AtomicU64,
+    ) -> Result<Answer, Failure> {
+        let silence = self.options.read_timeout;
+        let mut sending = Box::pin(builder.send());
+        let (mut moved, mut since) = (0, Instant::now());
+        loop {
+            let patience =
+                if moved > 0 && moved == body.length() { silence.saturating_mul(COMMIT_PATIENCE) } else { silence };
+            let wake = (since + patience).min(Instant::now() + INTERRUPT_INTERVAL);
+            let found: Option<reqwest::Result<Response>> = tokio::select! {
+                biased;
+                found = &mut sending => Some(found),
+                () = tokio::time::sleep_until(wake) => None,
+            };
+            let now_sent = sent.load(Ordering::Relaxed);
+            if now_sent != moved {
+                (moved, since) = (now_sent, Instant::now());
+                body.report(moved);
+            }
+            match found {
+                Some(Ok(response)) => return Ok(Answer::new(response, text, place.clone(), silence)),
+                Some(Err(error)) => return Err(answer::failure(&error, &text, place)),
+                None if since.elapsed() < patience => {}
+                None if moved > 0 => {
+                    let reason = format!("nothing moved for {patience:?} after {moved} bytes");
+                    return Err(Failure::Again { error: Error::Cut { request: text, reason }, after: None });
+                }
+                None => {
+                    let (endpoint, reason) = (endpoint::origin(place), "no answer in time".to_owned());
+                    return Err(Error::Unreachable { endpoint, reason }.into());
+                }
+            }
+        }
+    }
+
+    pub(super) fn client(&self, url: &Url) -> Result<&reqwest::Client> {
         let plain = url.scheme() == "http" && endpoint::is_loopback(url);
         let place = if plain { &self.loopback } else { &self.outside };
         if let Some(client) = place.get() {
@@ -177,111 +230,23 @@ impl Transport {
         let mut builder = reqwest::Client::builder()
             .user_agent(&self.options.user_agent)
             .connect_timeout(self.options.connect_timeout)
-            .read_timeout(self.options.read_timeout)
             .redirect(reqwest::redirect::Policy::none());
         if plain {
             builder = builder.no_proxy().tls_certs_only([]);
         }
         let client = builder
             .build()
-            .map_err(|error| Error::Untrusted { endpoint: endpoint::origin(url), reason: innermost(&error) })?;
+            .map_err(|error| Error::Untrusted { endpoint: endpoint::origin(url), reason: answer::innermost(&error) })?;
         Ok(place.get_or_init(|| client))
     }
 }
 
-/// The next piece of a body; none at its end.
-pub(super) async fn chunk(response: &mut Response, request: &str) -> Result<Option<Vec<u8>>, Failure> {
-    let cut = |error: reqwest::Error| Error::Cut { request: request.to_owned(), reason: innermost(&error) };
-    let chunk = response.chunk().await.map_err(|error| Failure::Again { error: cut(error), after: None })?;
-    Ok(chunk.map(Into::into))
-}
-
-/// A whole body, of `limit` bytes at most.
-pub(super) async fn read_whole(mut response: Response, request: &str, limit: u64) -> Result<Vec<u8>, Failure> {
-    let too_large = || Error::TooLarge { subject: request.to_owned(), limit };
-    if response.content_length().is_some_and(|length| length > limit) {
-        return Err(too_large().into());
+/// Whether a status sends this request elsewhere. What writes is repeated only where the method may not change (RFC 9110,
+/// section 15.4).
+fn moves(method: &Method, status: u16) -> bool {
+    match status {
+        301..=303 => matches!(*method, Method::GET | Method::HEAD),
+        307 | 308 => true,
+        _ => false,
     }
-    let mut bytes = Vec::new();
-    while let Some(chunk) = chunk(&mut response, request).await? {
-        bytes.extend(chunk);
-        if bytes.len() as u64 > limit {
-            return Err(too_large().into());
-        }
-    }
-    Ok(bytes)
-}
-
-fn redirected(response: &Response, from: &Url, request: &str, count: u32) -> Result<Url> {
-    let protocol = |problem: String| Error::Protocol { request: request.to_owned(), problem };
-    if count > REDIRECTS_MAX {
-        return Err(protocol(format!("more than {REDIRECTS_MAX} redirects")));
-    }
-    let location = response.headers().get(LOCATION).and_then(|location| location.to_str().ok());
-    let status = response.status();
-    location
-        .and_then(|location| from.join(location).ok())
-        .filter(Url::has_host)
-        .ok_or_else(|| protocol(format!("status {status} without a usable Location")))
-}
-
-/// What a failed request means, before any answer.
-fn failure(error: &reqwest::Error, request: &str, url: &Url) -> Failure {
-    let (endpoint, reason) = (endpoint::origin(url), innermost(error));
-    if causes(error).any(<dyn std::error::Error>::is::<rustls::Error>) {
-        Failure::Final(Error::Untrusted { endpoint, reason })
-    } else if error.is_connect() || error.is_timeout() {
-        let reason = if error.is_timeout() { "no answer in time".to_owned() } else { reason };
-        Failure::Final(Error::Unreachable { endpoint, reason })
-    } else {
-        Failure::Again { error: Error::Cut { request: request.to_owned(), reason }, after: None }
-    }
-}
-
-/// What an answer other than 200 means.
-async fn refusal(response: Response, request: String) -> Failure {
-    let status = response.status();
-    let seconds = response.headers().get(RETRY_AFTER).and_then(|value| value.to_str().ok()?.trim().parse::<u64>().ok());
-    let answer = answer(response, &request).await;
-    let refused = |request, answer| Error::Refused { request, status: status.as_u16(), answer };
-    match status.as_u16() {
-        401 | 403 => Failure::Final(Error::Unauthorized { request, answer }),
-        404 => Failure::Final(Error::NotFound { request, answer }),
-        408 | 429 | 500 | 502 | 503 | 504 => match seconds {
-            Some(seconds) if seconds > RETRY_AFTER_MAX.as_secs() => {
-                Failure::Final(Error::Throttled { request, seconds, answer })
-            }
-            _ => Failure::Again { error: refused(request, answer), after: seconds.map(Duration::from_secs) },
-        },
-        _ => Failure::Final(refused(request, answer)),
-    }
-}
-
-/// What a registry says about an error (distribution-spec, section "Error Codes"), made fit for one line; empty if it
-/// says nothing of that form.
-async fn answer(response: Response, request: &str) -> String {
-    // The status tells enough where the body cannot be had.
-    let bytes = read_whole(response, request, ANSWER_BYTES_MAX).await.unwrap_or_default();
-    let value: serde_json::Value = serde_json::from_slice(&bytes).unwrap_or_default();
-    let first = &value["errors"][0];
-    let words = [&first["code"], &first["message"], &value["details"], &value["message"]];
-    let words: Vec<&str> =
-        words.into_iter().filter_map(serde_json::Value::as_str).filter(|word| !word.is_empty()).collect();
-    let line = words.join(": ");
-    line.chars().map(|c| if c.is_control() { ' ' } else { c }).take(ANSWER_CHARS_MAX).collect()
-}
-
-/// An error and what lies below it. What an `io::Error` wraps is below it too, although its `source` skips that.
-fn causes<'a>(error: &'a reqwest::Error) -> impl Iterator<Item = &'a (dyn std::error::Error + 'static)> {
-    std::iter::successors(error.source(), |&error: &&'a (dyn std::error::Error + 'static)| {
-        match error.downcast_ref::<io::Error>().and_then(io::Error::get_ref) {
-            Some(wrapped) => Some(wrapped),
-            None => error.source(),
-        }
-    })
-}
-
-/// The last cause in an error's own words: the ones above repeat it, or the URL.
-fn innermost(error: &reqwest::Error) -> String {
-    causes(error).last().map_or_else(|| error.to_string(), ToString::to_string)
 }

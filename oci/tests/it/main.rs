@@ -7,7 +7,9 @@ mod client;
 mod field;
 mod memory;
 mod patience;
+mod push;
 mod server;
+mod tag;
 mod tarball;
 mod unpack;
 
@@ -53,6 +55,14 @@ fn main() -> ExitCode {
     if arguments.first().is_some_and(|first| first == memory::CHILD) {
         return memory::child(&arguments[1..]);
     }
-    let trials = [client::trials(), field::trials(), memory::trials(), patience::trials(), unpack::trials()];
+    let trials = [
+        client::trials(),
+        field::trials(),
+        memory::trials(),
+        patience::trials(),
+        push::trials(),
+        tag::trials(),
+        unpack::trials(),
+    ];
     libtest_mimic::run(&Arguments::from_args(), trials.into_iter().flatten().collect()).exit_code()
 }

@@ -1,6 +1,6 @@
 //! A registry that answers whatever a test wants, byte for byte: odd headers, cut bodies, silence. One answer a connection.
 
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -9,10 +9,13 @@ use std::thread::JoinHandle;
 /// A request as it came.
 #[derive(Clone, Debug)]
 pub(crate) struct Request {
+    pub(crate) method: String,
     /// Path and query.
     pub(crate) path: String,
     /// Names in lower case.
     pub(crate) headers: Vec<(String, String)>,
+    /// As long as `Content-Length` says.
+    pub(crate) body: Vec<u8>,
 }
 
 impl Request {
@@ -66,6 +69,13 @@ impl Server {
         self.requests.lock().unwrap().clone()
     }
 
+    /// `METHOD PATH`, without queries.
+    pub(crate) fn calls(&self) -> Vec<String> {
+        let call =
+            |request: Request| format!("{} {}", request.method, request.path.split('?').next().unwrap_or_default());
+        self.requests().into_iter().map(call).collect()
+    }
+
     pub(crate) fn paths(&self) -> Vec<String> {
         self.requests().into_iter().map(|request| request.path).collect()
     }
@@ -108,14 +118,20 @@ pub(crate) fn send(stream: &mut TcpStream, bytes: &[u8]) {
 }
 
 fn read_request(stream: &TcpStream) -> Option<Request> {
-    let mut lines = BufReader::new(stream).lines();
-    let first = lines.next()?.ok()?;
-    let path = first.strip_prefix("GET ")?.strip_suffix(" HTTP/1.1")?.to_owned();
+    let mut reader = BufReader::new(stream);
+    let mut line = String::new();
+    reader.read_line(&mut line).ok()?;
+    let (method, path) = line.trim_end().strip_suffix(" HTTP/1.1")?.split_once(' ')?;
+    let (method, path) = (method.to_owned(), path.to_owned());
     let mut headers = Vec::new();
-    for line in lines {
-        let line = line.ok()?;
+    loop {
+        let mut line = String::new();
+        reader.read_line(&mut line).ok()?;
         let Some((name, value)) = line.split_once(':') else { break };
         headers.push((name.to_ascii_lowercase(), value.trim().to_owned()));
     }
-    Some(Request { path, headers })
+    let mut request = Request { method, path, headers, body: Vec::new() };
+    let length = request.header("content-length").map_or(0, |length| length.parse().unwrap());
+    reader.take(length).read_to_end(&mut request.body).ok()?;
+    Some(request)
 }

@@ -1,0 +1,240 @@
+//! A registry's answer: its head, its body in bounded pieces, and what a refusal means. Knows distribution-spec's "Error
+//! Codes" and the headers that answers carry; sends nothing.
+
+use std::error::Error as _;
+use std::io;
+use std::time::Duration;
+
+use reqwest::header::{CONTENT_LENGTH, HeaderMap, LOCATION, RETRY_AFTER};
+use reqwest::{Response, Url};
+use serde_json::Value;
+
+use super::endpoint;
+use crate::digest::Digest;
+use crate::error::{Error, Result};
+
+/// The longest `Retry-After` that is obeyed. A longer one fails at once: it is a quota, not a hiccup.
+const RETRY_AFTER_MAX: Duration = Duration::from_secs(60);
+/// How much of an error's body is read: room for the digests of all layers of a large image.
+const ANSWER_BYTES_MAX: u64 = 64 * 1024;
+/// How much of it is shown.
+const ANSWER_CHARS_MAX: usize = 300;
+/// The header by which a registry says what it sends or keeps (distribution-spec, sections "Pulling manifests" and
+/// "Pushing Manifests").
+const CONTENT_DIGEST: &str = "Docker-Content-Digest";
+
+/// Why one attempt failed.
+#[derive(Debug)]
+pub(super) enum Failure {
+    /// It would fail again.
+    Final(Error),
+    /// It may succeed later: after this time, if the registry names one.
+    Again { error: Error, after: Option<Duration> },
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        Self::Final(error)
+    }
+}
+
+impl Failure {
+    pub(super) fn error(&self) -> &Error {
+        match self {
+            Self::Final(error) | Self::Again { error, .. } => error,
+        }
+    }
+}
+
+/// The head of an answer, and its body to come.
+pub(super) struct Answer {
+    response: Response,
+    request: String,
+    place: Url,
+    silence: Duration,
+}
+
+impl Answer {
+    /// The answer to `request` (verb and URL, for messages) from `place`, whose body may pause for `silence`.
+    pub(super) fn new(response: Response, request: String, place: Url, silence: Duration) -> Self {
+        Self { response, request, place, silence }
+    }
+
+    pub(super) fn status(&self) -> u16 {
+        self.response.status().as_u16()
+    }
+
+    /// Verb and URL.
+    pub(super) fn request(&self) -> &str {
+        &self.request
+    }
+
+    pub(super) fn headers(&self) -> &HeaderMap {
+        self.response.headers()
+    }
+
+    /// A header that is text.
+    pub(super) fn header(&self, name: &str) -> Option<&str> {
+        self.headers().get(name).and_then(|value| value.to_str().ok())
+    }
+
+    /// `Content-Length`, which the answer to a HEAD has without having a body.
+    pub(super) fn length(&self) -> Option<u64> {
+        self.header(CONTENT_LENGTH.as_str())?.parse().ok()
+    }
+
+    /// `Location`, resolved against the URL that gave this answer (RFC 9110, section 10.2.2).
+    pub(super) fn location(&self) -> Result<Url> {
+        self.header(LOCATION.as_str())
+            .and_then(|location| self.place.join(location).ok())
+            .filter(Url::has_host)
+            .ok_or_else(|| self.protocol(format!("status {} without a usable Location", self.status())))
+    }
+
+    /// What the registry says that it sends or keeps; none if it says nothing, or by an algorithm other than ours.
+    pub(super) fn claimed_digest(&self) -> Result<Option<Digest>> {
+        let Some(value) = self.headers().get(CONTENT_DIGEST) else { return Ok(None) };
+        let text = String::from_utf8_lossy(value.as_bytes());
+        if !text.starts_with("sha256:") {
+            return Ok(None);
+        }
+        let problem = || format!("{CONTENT_DIGEST}: expected a digest, found {text:?}");
+        Digest::parse(&text).map(Some).map_err(|_| self.protocol(problem()))
+    }
+
+    /// # Errors
+    /// [`Error::DigestMismatch`] if the registry says that it sends or keeps something else.
+    pub(super) fn must_claim(&self, expected: Digest) -> Result<()> {
+        match self.claimed_digest()?.filter(|found| *found != expected) {
+            None => Ok(()),
+            Some(found) => {
+                let subject = format!("{CONTENT_DIGEST} of {}", self.request);
+                Err(Error::DigestMismatch { subject, expected, found })
+            }
+        }
+    }
+
+    /// The next piece of the body; none at its end.
+    pub(super) async fn chunk(&mut self) -> Result<Option<Vec<u8>>, Failure> {
+        let reason = match tokio::time::timeout(self.silence, self.response.chunk()).await {
+            Ok(Ok(chunk)) => return Ok(chunk.map(Into::into)),
+            Ok(Err(error)) => innermost(&error),
+            Err(_) => format!("nothing came for {:?}", self.silence),
+        };
+        Err(Failure::Again { error: Error::Cut { request: self.request.clone(), reason }, after: None })
+    }
+
+    /// The whole body, of `limit` bytes at most.
+    pub(super) async fn whole(&mut self, limit: u64) -> Result<Vec<u8>, Failure> {
+        let too_large = || Error::TooLarge { subject: self.request.clone(), limit };
+        if self.response.content_length().is_some_and(|length| length > limit) {
+            return Err(too_large().into());
+        }
+        let mut bytes = Vec::new();
+        while let Some(chunk) = self.chunk().await? {
+            bytes.extend(chunk);
+            if bytes.len() as u64 > limit {
+                return Err(Error::TooLarge { subject: self.request.clone(), limit }.into());
+            }
+        }
+        Ok(bytes)
+    }
+
+    /// What an answer means whose status is not one of those hoped for.
+    pub(super) async fn refusal(mut self) -> Failure {
+        let status = self.status();
+        let seconds = self.header(RETRY_AFTER.as_str()).and_then(|value| value.trim().parse::<u64>().ok());
+        // The status tells enough where the body cannot be had.
+        let bytes = self.whole(ANSWER_BYTES_MAX).await.unwrap_or_default();
+        let value: Value = serde_json::from_slice(&bytes).unwrap_or_default();
+        let (request, answer) = (self.request, words(&value));
+        let refused = |request, answer| Error::Refused { request, status, answer };
+        match status {
+            401 | 403 => Failure::Final(Error::Unauthorized { request, answer }),
+            400 | 404 if unknown_blobs(&value).is_some() => {
+                Failure::Final(Error::BlobsUnknown { request, digests: unknown_blobs(&value).unwrap_or_default() })
+            }
+            404 => Failure::Final(Error::NotFound { request, answer }),
+            408 | 429 | 500 | 502 | 503 | 504 => match seconds {
+                Some(seconds) if seconds > RETRY_AFTER_MAX.as_secs() => {
+                    Failure::Final(Error::Throttled { request, seconds, answer })
+                }
+                _ => Failure::Again { error: refused(request, answer), after: seconds.map(Duration::from_secs) },
+            },
+            _ => Failure::Final(refused(request, answer)),
+        }
+    }
+
+    /// An error that says how this answer breaks the protocol.
+    pub(super) fn protocol(&self, problem: String) -> Error {
+        Error::Protocol { request: self.request.clone(), problem }
+    }
+}
+
+/// What a failed request means, before any answer.
+pub(super) fn failure(error: &reqwest::Error, request: &str, url: &Url) -> Failure {
+    let (endpoint, reason) = (endpoint::origin(url), innermost(error));
+    if causes(error).any(<dyn std::error::Error>::is::<rustls::Error>) {
+        Failure::Final(Error::Untrusted { endpoint, reason })
+    } else if error.is_connect() || error.is_timeout() {
+        let reason = if error.is_timeout() { "no answer in time".to_owned() } else { reason };
+        Failure::Final(Error::Unreachable { endpoint, reason })
+    } else {
+        Failure::Again { error: Error::Cut { request: request.to_owned(), reason }, after: None }
+    }
+}
+
+/// What a registry says about an error, made fit for one line; empty if it says nothing of that form.
+fn words(value: &Value) -> String {
+    let first = &value["errors"][0];
+    let words = [&first["code"], &first["message"], &value["details"], &value["message"]];
+    let words: Vec<&str> = words.into_iter().filter_map(Value::as_str).filter(|word| !word.is_empty()).collect();
+    let line = words.join(": ");
+    line.chars().map(|c| if c.is_control() { ' ' } else { c }).take(ANSWER_CHARS_MAX).collect()
+}
+
+/// The blobs and manifests that a registry misses in its repository, by `MANIFEST_BLOB_UNKNOWN` errors; none if that is not
+/// what it says. The spec leaves `detail` open: it is the digest, or an object that holds it.
+fn unknown_blobs(value: &Value) -> Option<Vec<Digest>> {
+    let errors = value["errors"].as_array()?;
+    let mut unknown = errors.iter().filter(|error| error["code"] == "MANIFEST_BLOB_UNKNOWN").peekable();
+    unknown.peek()?;
+    let digest = |error: &Value| {
+        let detail = &error["detail"];
+        Digest::parse(detail.as_str().or(detail["digest"].as_str())?).ok()
+    };
+    Some(unknown.filter_map(digest).collect())
+}
+
+/// An error and what lies below it. What an `io::Error` wraps is below it too, although its `source` skips that.
+fn causes<'a>(error: &'a reqwest::Error) -> impl Iterator<Item = &'a (dyn std::error::Error + 'static)> {
+    std::iter::successors(error.source(), |&error: &&'a (dyn std::error::Error + 'static)| {
+        match error.downcast_ref::<io::Error>().and_then(io::Error::get_ref) {
+            Some(wrapped) => Some(wrapped),
+            None => error.source(),
+        }
+    })
+}
+
+/// The last cause in an error's own words: the ones above repeat it, or the URL.
+pub(super) fn innermost(error: &reqwest::Error) -> String {
+    causes(error).last().map_or_else(|| error.to_string(), ToString::to_string)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn unknown_blobs_are_named_by_text_or_object() {
+        let (one, two) = (Digest::of(b"1"), Digest::of(b"2"));
+        let text = format!(
+            r#"{{"errors":[{{"code":"MANIFEST_BLOB_UNKNOWN","detail":"{one}"}},{{"code":"OTHER","detail":"{one}"}},
+                {{"code":"MANIFEST_BLOB_UNKNOWN","detail":{{"digest":"{two}"}}}},{{"code":"MANIFEST_BLOB_UNKNOWN"}}]}}"#
+        );
+        assert_eq!(unknown_blobs(&serde_json::from_str(&text).unwrap()), Some(vec![one, two]));
+        for other in [r#"{"errors":[{"code":"MANIFEST_INVALID"}]}"#, r#"{"errors":"MANIFEST_BLOB_UNKNOWN"}"#, "[]"] {
+            assert_eq!(unknown_blobs(&serde_json::from_str(other).unwrap()), None, "{other}");
+        }
+    }
+}

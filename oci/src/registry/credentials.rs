@@ -1,0 +1,286 @@
+//! Credentials as Docker and its kin keep them: `config.json` with `auths`, `credHelpers` and `credsStore`, and the helper
+//! programs that those name. Spec: Docker's documentation of `docker login`, sections "Credential stores" and "Credential
+//! helpers", and docker-credential-helpers. Reads only; never writes, prints or logs a secret.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::{Mutex, PoisonError, mpsc};
+use std::time::Duration;
+
+use base64::Engine as _;
+use base64::alphabet::STANDARD;
+use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
+use reqwest::Url;
+use serde_json::Value;
+
+use crate::error::{Error, Result};
+
+/// Largest `config.json` that is read.
+const CONFIG_BYTES_MAX: u64 = 1024 * 1024;
+/// Largest answer of a helper that is read.
+const HELPER_BYTES_MAX: u64 = 64 * 1024;
+/// How long a helper may take: it may ask a person to unlock a key ring.
+const HELPER_TIMEOUT: Duration = Duration::from_secs(60);
+/// All the names under which people keep what is for Docker Hub; the first is the one that `docker login` writes.
+const DOCKER_HUB_KEYS: [&str; 4] =
+    ["https://index.docker.io/v1/", "docker.io", "index.docker.io", "registry-1.docker.io"];
+/// What a helper says that has nothing (docker-credential-helpers, `credentials/error.go`).
+const NOT_FOUND: &str = "credentials not found";
+
+/// Who we are for one registry.
+#[derive(Clone, PartialEq, Eq)]
+pub(super) enum Identity {
+    /// For Basic, or for a token server.
+    Password { user: String, password: String },
+    /// An OAuth2 refresh token, for a token server.
+    Token(String),
+}
+
+/// The config file, and what was found in it so far.
+#[derive(Debug)]
+pub(super) struct Credentials {
+    config: Option<PathBuf>,
+    /// By registry, none included: a helper is asked once.
+    known: Mutex<HashMap<String, Option<Identity>>>,
+}
+
+impl Credentials {
+    /// Credentials from the file at `config`; without one we are nobody everywhere. It is read when first needed, and may
+    /// be missing.
+    pub(super) fn new(config: Option<PathBuf>) -> Self {
+        Self { config, known: Mutex::default() }
+    }
+
+    /// Who we are for the registry at `url`.
+    ///
+    /// # Errors
+    /// [`Error::Document`] for a config file or an entry for this registry that cannot be understood;
+    /// [`Error::Credentials`] if a helper fails; [`Error::Io`].
+    pub(super) fn of(&self, url: &Url) -> Result<Option<Identity>> {
+        let Some(path) = &self.config else { return Ok(None) };
+        let registry = match (url.host_str().unwrap_or_default(), url.port()) {
+            (host, None) => host.to_owned(),
+            (host, Some(port)) => format!("{host}:{port}"),
+        };
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(identity) = known.get(&registry) {
+            return Ok(identity.clone());
+        }
+        let identity = find(&read(path)?, path, &registry)?;
+        known.insert(registry, identity.clone());
+        Ok(identity)
+    }
+}
+
+impl fmt::Debug for Identity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Password { .. } => "Password",
+            Self::Token(_) => "Token",
+        })
+    }
+}
+
+fn read(path: &Path) -> Result<Value> {
+    let action = || format!("read credentials {}", path.display());
+    let mut bytes = Vec::new();
+    match File::open(path) {
+        Ok(file) => file.take(CONFIG_BYTES_MAX + 1).read_to_end(&mut bytes).map_err(Error::io(action()))?,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Value::Null),
+        Err(error) => return Err(Error::io(action())(error)),
+    };
+    if bytes.len() as u64 > CONFIG_BYTES_MAX {
+        return Err(Error::TooLarge { subject: path.display().to_string(), limit: CONFIG_BYTES_MAX });
+    }
+    // Its message is not shown: it may quote the file.
+    serde_json::from_slice(&bytes).map_err(|error| {
+        Error::document(path.display(), format!("expected JSON, at line {} column {}", error.line(), error.column()))
+    })
+}
+
+/// The helper for this registry, then the store for all, then the file itself; one that has nothing passes to the next.
+fn find(config: &Value, path: &Path, registry: &str) -> Result<Option<Identity>> {
+    let keys = keys(registry);
+    let own = keys.iter().find_map(|key| Some((config["credHelpers"].get(key)?.as_str()?, key)));
+    let store = config["credsStore"].as_str().filter(|name| !name.is_empty());
+    for (helper, keys) in
+        [(own.map(|(helper, _)| helper), own.map(|(_, key)| vec![key.clone()])), (store, Some(keys.clone()))]
+    {
+        let (Some(helper), Some(keys)) = (helper, keys) else { continue };
+        for key in &keys {
+            if let Some(identity) = ask(helper, key)? {
+                return Ok(Some(identity));
+            }
+        }
+    }
+    match keys.iter().find_map(|key| config["auths"].get(key).filter(|entry| is_filled(entry))) {
+        None => Ok(None),
+        Some(entry) => match from_entry(entry) {
+            Some(identity) => Ok(Some(identity)),
+            None => {
+                let problem = format!("auths for {registry}: expected base64 of NAME:PASSWORD in auth");
+                Err(Error::document(path.display(), problem))
+            }
+        },
+    }
+}
+
+/// The keys under which a registry's credentials may stand, best first.
+fn keys(registry: &str) -> Vec<String> {
+    if DOCKER_HUB_KEYS.contains(&registry) {
+        let plain = DOCKER_HUB_KEYS.map(str::to_owned);
+        let prefixed = DOCKER_HUB_KEYS[1..].iter().map(|host| format!("https://{host}"));
+        return plain.into_iter().chain(prefixed).chain(["index.docker.io/v1/".to_owned()]).collect();
+    }
+    let mut keys = vec![registry.to_owned()];
+    for scheme in ["https", "http"] {
+        keys.extend(["", "/", "/v1/", "/v2/"].map(|path| format!("{scheme}://{registry}{path}")));
+    }
+    keys
+}
+
+/// `docker login` leaves empty entries for what it gave to a helper.
+fn is_filled(entry: &Value) -> bool {
+    ["auth", "identitytoken", "username"].iter().any(|key| entry[key].as_str().is_some_and(|text| !text.is_empty()))
+}
+
+fn from_entry(entry: &Value) -> Option<Identity> {
+    let text = |key: &str| entry[key].as_str().filter(|text| !text.is_empty());
+    if let Some(token) = text("identitytoken") {
+        return Some(Identity::Token(token.to_owned()));
+    }
+    let Some(auth) = text("auth") else {
+        return Some(identity(text("username")?, text("password").unwrap_or_default()));
+    };
+    let lenient = GeneralPurposeConfig::new().with_decode_padding_mode(DecodePaddingMode::Indifferent);
+    let decoded = String::from_utf8(GeneralPurpose::new(&STANDARD, lenient).decode(auth.trim()).ok()?).ok()?;
+    // Old files pad with NUL.
+    let (user, password) = decoded.trim_end_matches('\0').split_once(':')?;
+    Some(identity(user, password))
+}
+
+/// The name `<token>` says that the secret is an identity token.
+fn identity(user: &str, password: &str) -> Identity {
+    if user == "<token>" {
+        Identity::Token(password.to_owned())
+    } else {
+        Identity::Password { user: user.to_owned(), password: password.to_owned() }
+    }
+}
+
+/// Runs `docker-credential-HELPER get` with `key` on its standard input.
+fn ask(helper: &str, key: &str) -> Result<Option<Identity>> {
+    let program = format!("docker-credential-{helper}");
+    let failed = |problem: String| Error::Credentials { helper: program.clone(), registry: key.to_owned(), problem };
+    if helper.contains('/') {
+        return Err(failed("expected a name, found a path".to_owned()));
+    }
+    let mut command = Command::new(&program);
+    command.arg("get").stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
+    let mut child = command.spawn().map_err(|error| failed(error.to_string()))?;
+    if let Some(mut stdin) = child.stdin.take() {
+        // One that does not read its input may still know the answer.
+        let _ = stdin.write_all(key.as_bytes());
+    }
+    let stdout = child.stdout.take().ok_or_else(|| failed("it has no standard output".to_owned()))?;
+    let (send, answer) = mpsc::channel();
+    std::thread::spawn(move || {
+        let mut text = String::new();
+        let read = stdout.take(HELPER_BYTES_MAX).read_to_string(&mut text);
+        // Nobody waits any more, if it fails.
+        let _ = send.send(read.map(|_| text));
+    });
+    let answer = answer.recv_timeout(HELPER_TIMEOUT);
+    if answer.is_err() {
+        // Gone already, if it fails.
+        let _ = child.kill();
+    }
+    let status = child.wait().map_err(|error| failed(error.to_string()))?;
+    let answer = answer
+        .map_err(|_| failed(format!("no answer within {HELPER_TIMEOUT:?}")))?
+        .map_err(|error| failed(error.to_string()))?;
+    if !status.success() {
+        // Only this much of its words is safe to look at: they may hold the secret.
+        return if answer.contains(NOT_FOUND) { Ok(None) } else { Err(failed(format!("it ended with {status}"))) };
+    }
+    let value: Value = serde_json::from_str(&answer).unwrap_or_default();
+    match (value["Username"].as_str(), value["Secret"].as_str()) {
+        (Some(user), Some(secret)) => Ok(Some(identity(user, secret))),
+        _ => Err(failed("expected JSON with Username and Secret".to_owned())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn password(user: &str, password: &str) -> Option<Identity> {
+        Some(Identity::Password { user: user.to_owned(), password: password.to_owned() })
+    }
+
+    fn find(config: &str, registry: &str) -> Result<Option<Identity>> {
+        super::find(&serde_json::from_str(config).unwrap(), Path::new("config.json"), registry)
+    }
+
+    #[test]
+    fn f49_all_spellings_of_a_registry_match() {
+        // u:p
+        let auth = r#"{"auth":"dTpw"}"#;
+        for (key, registry, matches) in [
+            ("r.example", "r.example", true),
+            ("https://r.example", "r.example", true),
+            ("https://r.example/", "r.example", true),
+            ("https://r.example/v2/", "r.example", true),
+            ("r.example:5000", "r.example:5000", true),
+            ("r.example", "r.example:5000", false),
+            ("r.example.evil", "r.example", false),
+            ("https://index.docker.io/v1/", "registry-1.docker.io", true),
+            ("docker.io", "registry-1.docker.io", true),
+            ("https://docker.io", "registry-1.docker.io", true),
+            ("index.docker.io", "registry-1.docker.io", true),
+            ("docker.io", "r.example", false),
+        ] {
+            let found = find(&format!(r#"{{"auths":{{"{key}":{auth}}}}}"#), registry).unwrap();
+            assert_eq!(found, if matches { password("u", "p") } else { None }, "{key} {registry}");
+        }
+    }
+
+    #[test]
+    fn entries_are_passwords_or_tokens() {
+        let token = Some(Identity::Token("t".to_owned()));
+        for (entry, found) in [
+            (r#"{"auth":"dTpwOng="}"#, password("u", "p:x")),
+            (r#"{"auth":"dTpwOng"}"#, password("u", "p:x")),
+            (r#"{"auth":"dTpw","identitytoken":"t"}"#, token.clone()),
+            (r#"{"auth":"PHRva2VuPjp0"}"#, token),
+            (r#"{"username":"u","password":"p"}"#, password("u", "p")),
+            ("{}", None),
+            (r#"{"auth":""}"#, None),
+        ] {
+            assert_eq!(find(&format!(r#"{{"auths":{{"r":{entry}}}}}"#), "r").unwrap(), found, "{entry}");
+        }
+        for entry in [r#"{"auth":"***"}"#, r#"{"auth":"dXA="}"#] {
+            let error = find(&format!(r#"{{"auths":{{"r":{entry}}}}}"#), "r").unwrap_err().to_string();
+            assert!(error.contains("auths for r: expected base64"), "{error}");
+        }
+    }
+
+    #[test]
+    fn helpers_are_programs_by_name() {
+        for (helper, why) in [("../evil", "found a path"), ("oci-test-none", "No such file")] {
+            let config = format!(r#"{{"auths":{{"r":{{"auth":"dTpw"}}}},"credHelpers":{{"r":"{helper}"}}}}"#);
+            let error = find(&config, "r").unwrap_err().to_string();
+            assert!(error.contains(why), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_secret_is_not_printed() {
+        let shown = format!("{:?}", password("name", "secret"));
+        assert!(!shown.contains("secret") && !shown.contains("name"), "{shown}");
+    }
+}

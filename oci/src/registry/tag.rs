@@ -1,0 +1,120 @@
+//! Manifests on their way into a registry, and the tags that name them. Spec: distribution-spec, sections "Pushing
+//! Manifests" and "Checking if content exists in the registry". What is sent is what was given, byte for byte; its digest is
+//! ours, never the registry's.
+
+use std::time::Duration;
+
+use reqwest::Method;
+use reqwest::header::{ACCEPT, CONTENT_TYPE};
+use tokio::time::Instant;
+
+use super::answer::Failure;
+use super::auth::Access;
+use super::body::Body;
+use super::transport::Request;
+use super::{Client, endpoint, manifest_types};
+use crate::descriptor::Descriptor;
+use crate::digest::Digest;
+use crate::error::{Error, Result};
+use crate::reference::{Reference, Repository, Tagged};
+
+/// The longest pause between two looks at a tag.
+const TAG_PAUSE_MAX: Duration = Duration::from_secs(5);
+
+impl Client {
+    /// What the registry itself, and no mirror, names by this reference: one HEAD. None if it has no such thing. A registry
+    /// that leaves out what a descriptor needs is asked for the document.
+    ///
+    /// # Errors
+    /// The network errors; [`Error::DigestMismatch`] if it claims to have something else under a digest.
+    pub fn head(&self, reference: &Reference) -> Result<Option<Descriptor>> {
+        let repository = reference.repository();
+        let found = self.ask(&[self.transport.endpoints.home(repository)?], &async |base| {
+            let url = endpoint::join(base, &path(reference));
+            let access = Access::pull(base, repository);
+            let request = Request::new(Method::HEAD, &url, &access).header(ACCEPT, &manifest_types());
+            let answer = self.transport.send(&request).await?;
+            if let Reference::Pinned(pinned) = reference {
+                answer.must_claim(pinned.digest)?;
+            }
+            let digest = match (answer.claimed_digest()?, reference) {
+                (None, Reference::Pinned(pinned)) => Some(pinned.digest),
+                (claimed, _) => claimed,
+            };
+            let media_type = answer.header(CONTENT_TYPE.as_str()).and_then(|value| value.split(';').next());
+            if let (Some(digest), Some(size), Some(media_type)) = (digest, answer.length(), media_type) {
+                return Ok(Descriptor::new(media_type.trim(), digest, size));
+            }
+            let expected = if let Reference::Pinned(pinned) = reference { Some(pinned.digest) } else { None };
+            let bytes = self.fetch_document(&url, &access, expected).await?;
+            Ok(crate::Document::parse(bytes)?.descriptor())
+        });
+        match found {
+            Ok(found) => Ok(Some(found)),
+            Err(Error::NotFound { .. }) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Puts a manifest or index under a tag or its digest: one PUT of these very bytes, whose digest is returned.
+    ///
+    /// # Errors
+    /// [`Error::BlobsUnknown`] if the repository lacks blobs or manifests that it names; [`Error::DigestMismatch`] if the
+    /// bytes are not those of the reference, or the registry says that it took something else; [`Error::Refused`] in the
+    /// registry's words; the network errors.
+    pub fn put_manifest(&self, to: &Reference, media_type: &str, bytes: &[u8]) -> Result<Digest> {
+        let digest = Digest::of(bytes);
+        match to {
+            Reference::Pinned(pinned) if pinned.digest != digest => {
+                let subject = format!("manifest for {}", pinned.repository);
+                return Err(Error::DigestMismatch { subject, expected: pinned.digest, found: digest });
+            }
+            _ => {}
+        }
+        self.ask(&[self.transport.endpoints.home(to.repository())?], &async |base| {
+            let url = endpoint::join(base, &path(to));
+            let access = Access::push(base, to.repository());
+            let request =
+                Request { body: Body::Bytes(bytes), accepted: &[200, 201], ..Request::new(Method::PUT, &url, &access) };
+            let answer = self.transport.send(&request.header(CONTENT_TYPE, media_type)).await?;
+            answer.must_claim(digest).map_err(Failure::from)
+        })?;
+        Ok(digest)
+    }
+
+    /// Waits until the registry answers `digest` to a tag, at most for `limit`: one HEAD where it does so at once.
+    ///
+    /// # Errors
+    /// [`Error::Tag`] once the limit has passed; those of [`Self::head`].
+    pub fn await_tag(&self, tagged: &Tagged, digest: &Digest, limit: Duration) -> Result<()> {
+        let start = Instant::now();
+        let reference = Reference::Tagged(tagged.clone());
+        let mut pause = self.transport.options.first_pause;
+        loop {
+            let found = self.head(&reference)?.map(|found| found.digest);
+            if found == Some(*digest) {
+                return Ok(());
+            }
+            let waited = start.elapsed();
+            if waited >= limit {
+                let (tagged, expected) = (tagged.to_string(), *digest);
+                return Err(Error::Tag { tagged, expected, found, waited: limit });
+            }
+            let nap = pause.min(limit - waited);
+            self.runtime.block_on(self.transport.interruptible(async {
+                tokio::time::sleep(nap).await;
+                Ok(())
+            }))?;
+            pause = pause.saturating_mul(2).min(TAG_PAUSE_MAX);
+        }
+    }
+}
+
+/// `PATH/manifests/REFERENCE`; a digest before a tag.
+fn path(reference: &Reference) -> String {
+    let of = |repository: &Repository, name: &str| format!("{}/manifests/{name}", repository.path());
+    match reference {
+        Reference::Tagged(tagged) => of(&tagged.repository, tagged.tag()),
+        Reference::Pinned(pinned) => of(&pinned.repository, &pinned.digest.to_string()),
+    }
+}
