@@ -5,6 +5,7 @@
 
 mod client;
 mod field;
+mod login;
 mod memory;
 mod patience;
 mod push;
@@ -55,9 +56,13 @@ fn main() -> ExitCode {
     if arguments.first().is_some_and(|first| first == memory::CHILD) {
         return memory::child(&arguments[1..]);
     }
+    if arguments.first().is_some_and(|first| first == login::CHILD) {
+        return login::push_in_child(&arguments[1..]);
+    }
     let trials = [
         client::trials(),
         field::trials(),
+        login::trials(),
         memory::trials(),
         patience::trials(),
         push::trials(),
