@@ -1,25 +1,17 @@
 //! With the field's own tools: Debian's docker-registry serves what skopeo pushed, and skopeo and umoci read what we wrote.
 
 use std::fs;
-use std::io::ErrorKind;
-use std::net::{TcpListener, TcpStream};
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::process::Command;
 
 use libtest_mimic::Trial;
 use oci::{
     Client, Document, Error, Family, History, ImageConfig, Index, Interrupt, Layer, LayerWriter, Layout, Limits,
     Manifest, Options, Permissions, Platform, Repository, Silent, Tagged, Timestamp,
 };
-use tempfile::TempDir;
 
+use crate::distribution::Registry;
 use crate::{Need, trial};
-
-/// How long docker-registry may take to listen.
-const READY_TIMEOUT: Duration = Duration::from_secs(20);
-/// How often we look.
-const READY_INTERVAL: Duration = Duration::from_millis(20);
 
 pub(crate) fn trials() -> Vec<Trial> {
     // Root, because links in our layers belong to it.
@@ -33,7 +25,7 @@ pub(crate) fn trials() -> Vec<Trial> {
 }
 
 /// An image of two layers, tagged `1`, in a layout of its own.
-fn image(dir: &Path) -> (Layout, Manifest) {
+pub(crate) fn image(dir: &Path) -> (Layout, Manifest) {
     let layout = Layout::open_or_create(dir).unwrap();
     let created = Timestamp::from_epoch(1_674_187_200).unwrap();
     let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
@@ -63,71 +55,24 @@ fn image(dir: &Path) -> (Layout, Manifest) {
 }
 
 /// Runs a tool to its end; returns what it printed.
-fn tool(name: &str, arguments: &[&str]) -> String {
+pub(crate) fn tool(name: &str, arguments: &[&str]) -> String {
     let output = Command::new(name).args(arguments).output().unwrap();
     let talk = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(output.status.success(), "{name} {arguments:?}: {talk}");
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// Debian's docker-registry on a loopback port, its storage in a directory of its own; killed when dropped.
-struct Registry {
-    child: Child,
-    port: u16,
-    _dir: TempDir,
-}
-
-impl Registry {
-    fn start() -> Self {
-        let dir = tempfile::tempdir().unwrap();
-        // Free now; whoever takes it in between makes the registry exit, which `wait` reports.
-        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-        let config = format!(
-            "version: 0.1\nlog: {{level: error}}\nstorage: {{filesystem: {{rootdirectory: {}}}}}\nhttp: {{addr: '127.0.0.1:{port}'}}\n",
-            dir.path().join("storage").display()
-        );
-        fs::write(dir.path().join("config.yml"), config).unwrap();
-        let mut command = Command::new("docker-registry");
-        command.arg("serve").arg(dir.path().join("config.yml")).stdout(Stdio::null()).stderr(Stdio::null());
-        let mut registry = Self { child: command.spawn().unwrap(), port, _dir: dir };
-        registry.wait();
-        registry
-    }
-
-    fn wait(&mut self) {
-        let deadline = Instant::now() + READY_TIMEOUT;
-        while let Err(error) = TcpStream::connect(("127.0.0.1", self.port)) {
-            assert_eq!(error.kind(), ErrorKind::ConnectionRefused);
-            assert_eq!(self.child.try_wait().unwrap(), None, "docker-registry exited");
-            assert!(Instant::now() < deadline, "docker-registry does not listen after {READY_TIMEOUT:?}");
-            std::thread::sleep(READY_INTERVAL);
-        }
-    }
-
-    fn repository(&self, path: &str) -> Repository {
-        Repository::parse(&format!("127.0.0.1:{}/{path}", self.port)).unwrap()
-    }
-
-    fn push(&self, layout: &Layout, path: &str, format: &str) {
-        let source = format!("oci:{}:1", layout.dir().display());
-        let target = format!("docker://{}:1", self.repository(path));
-        tool(
-            "skopeo",
-            &["copy", "--quiet", "--insecure-policy", "--dest-tls-verify=false", "--format", format, &source, &target],
-        );
-    }
-}
-
-impl Drop for Registry {
-    fn drop(&mut self) {
-        // Gone already, if it fails.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
+fn push(registry: &Registry, layout: &Layout, path: &str, format: &str) {
+    let source = format!("oci:{}:1", layout.dir().display());
+    let target = format!("docker://{}:1", registry.repository(path));
+    tool(
+        "skopeo",
+        &["copy", "--quiet", "--insecure-policy", "--dest-tls-verify=false", "--format", format, &source, &target],
+    );
 }
 
 /// Fetches all blobs of an image and unpacks it.
-fn pull(client: &Client, repository: &Repository, manifest: &Manifest, dir: &Path) -> Layout {
+pub(crate) fn pull(client: &Client, repository: &Repository, manifest: &Manifest, dir: &Path) -> Layout {
     let layout = Layout::open_or_create(&dir.join("pulled")).unwrap();
     for blob in manifest.layers().iter().chain([manifest.config()]) {
         client.blob(repository, blob, &layout, &Silent).unwrap();
@@ -152,9 +97,9 @@ fn docker_registry_gives_what_skopeo_pushed() {
     let dir = tempfile::tempdir().unwrap();
     let (layout, manifest) = image(&dir.path().join("made"));
     let registry = Registry::start();
-    registry.push(&layout, "library/docker", "oci");
+    push(&registry, &layout, "library/docker", "oci");
     // By tag, through a mirror for docker.io.
-    let mirrors = vec![("docker.io".to_owned(), format!("http://127.0.0.1:{}", registry.port))];
+    let mirrors = vec![("docker.io".to_owned(), format!("http://127.0.0.1:{}", registry.port()))];
     let client = Client::new(Options { mirrors, ..Options::default() }).unwrap();
     let tagged = Tagged::parse("docker:1").unwrap();
     let Document::Manifest(found) = client.resolve(&tagged).unwrap() else { panic!("expected a manifest") };
@@ -174,7 +119,7 @@ fn docker_typed_images_become_oci_layouts() {
     let dir = tempfile::tempdir().unwrap();
     let (layout, _) = image(&dir.path().join("made"));
     let registry = Registry::start();
-    registry.push(&layout, "typed", "v2s2");
+    push(&registry, &layout, "typed", "v2s2");
     let client = Client::new(Options::default()).unwrap();
     let repository = registry.repository("typed");
     let Document::Manifest(typed) = client.resolve(&repository.tagged("1").unwrap()).unwrap() else { panic!() };

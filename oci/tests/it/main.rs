@@ -4,10 +4,12 @@
 #![expect(clippy::unwrap_used, reason = "a trial's panic is how it fails")]
 
 mod client;
+mod distribution;
 mod field;
 mod login;
 mod memory;
 mod patience;
+mod publish;
 mod push;
 mod server;
 mod tag;
@@ -65,6 +67,7 @@ fn main() -> ExitCode {
         login::trials(),
         memory::trials(),
         patience::trials(),
+        publish::trials(),
         push::trials(),
         tag::trials(),
         unpack::trials(),
