@@ -3,6 +3,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a trial's panic is how it fails")]
 
+mod bearer;
 mod client;
 mod distribution;
 mod field;
@@ -62,6 +63,7 @@ fn main() -> ExitCode {
         return login::push_in_child(&arguments[1..]);
     }
     let trials = [
+        bearer::trials(),
         client::trials(),
         field::trials(),
         login::trials(),

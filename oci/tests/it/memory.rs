@@ -13,6 +13,7 @@ use oci::{
     Repository, Silent, Timestamp,
 };
 
+use crate::push::registry;
 use crate::server::{Server, head, send};
 use crate::{Need, trial};
 
@@ -49,6 +50,9 @@ fn at_most_20_mb() {
         let _ = std::io::copy(&mut fs::File::open(&file).unwrap(), stream);
     });
     run(&["pull", &path("pulled"), &server.host(), digest, size]);
+    let taker = registry(|_, _| None);
+    run(&["push", &path("pulled"), &taker.host(), digest, size]);
+    assert_eq!(taker.requests().iter().map(|request| request.body.len() as u64).sum::<u64>(), blob.size);
     fs::create_dir(dir.path().join("root")).unwrap();
     run(&["unpack", &path("pulled"), &path("root"), digest, size, diff_id]);
     assert_eq!(fs::metadata(dir.path().join("root/even")).unwrap().len(), EVEN_BYTES);
@@ -87,6 +91,12 @@ pub(crate) fn child(arguments: &[String]) -> ExitCode {
             let repository = Repository::parse(&format!("{host}/x")).unwrap();
             let client = Client::new(Options::default()).unwrap();
             client.blob(&repository, &blob(digest, size), &layout, &Silent).unwrap();
+        }
+        ["push", dir, host, digest, size] => {
+            let layout = Layout::open(Path::new(dir)).unwrap();
+            let repository = Repository::parse(&format!("{host}/some/image")).unwrap();
+            let client = Client::new(Options::default()).unwrap();
+            client.push_blob(&repository, &blob(digest, size), &layout, &Silent).unwrap();
         }
         ["unpack", dir, root, digest, size, diff_id] => {
             let layout = Layout::open(Path::new(dir)).unwrap();

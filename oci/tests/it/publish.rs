@@ -40,7 +40,7 @@ fn tag(repository: &Repository, tag: &str) -> Reference {
 }
 
 /// Sends an image whole.
-fn push(client: &Client, to: &Repository, layout: &Layout, manifest: &Manifest) -> oci::Result<Digest> {
+pub(crate) fn push(client: &Client, to: &Repository, layout: &Layout, manifest: &Manifest) -> oci::Result<Digest> {
     for blob in manifest.layers().iter().chain([manifest.config()]) {
         client.push_blob(to, blob, layout, &Silent)?;
     }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::net::TcpStream;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use libtest_mimic::Trial;
 use oci::{Client, Digest, Error, Layout, Mount, Options, Reference, Repository, Silent};
@@ -21,7 +21,7 @@ const UPLOADS: &str = "/v2/some/image/blobs/uploads/";
 pub(crate) const TYPE: &str = "application/vnd.oci.image.manifest.v1+json";
 
 pub(crate) fn trials() -> Vec<Trial> {
-    let trials: [(&str, fn()); 12] = [
+    let trials: [(&str, fn()); 13] = [
         ("push::a_blob_is_one_post_and_one_put", one_post_and_one_put),
         ("push::f31_one_upload_for_all_threads", one_upload_for_all_threads),
         ("push::f31_a_refused_put_is_fine_where_the_blob_is_there", a_refused_put_is_looked_into),
@@ -33,6 +33,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         ("push::f39_f41_what_may_pass_is_tried_again_on_every_verb", what_may_pass_is_tried_again),
         ("push::f46_what_the_registry_says_it_took_is_compared", what_was_taken_is_compared),
         ("push::a_damaged_layout_is_not_the_registrys_fault", a_damaged_layout_is_named),
+        ("push::an_upload_that_moves_has_no_limit", a_moving_upload_goes_on),
         ("push::an_upload_on_which_nothing_moves_ends", a_stalled_upload_ends),
     ];
     trials.into_iter().map(|(name, test)| trial(name, &[], test)).collect()
@@ -316,6 +317,22 @@ fn a_damaged_layout_is_named() {
     let result = push.blob(&server);
     assert!(matches!(result, Err(Error::SizeMismatch { expected: 16, found: 5, .. })), "{result:?}");
     assert_eq!(server.requests().len(), before);
+}
+
+fn a_moving_upload_goes_on() {
+    let silence = Duration::from_millis(400);
+    // 16 MiB in 128 pieces: more than a second, of which the sockets' buffers take a part.
+    let server = Server::start_slow(Duration::from_millis(10), |request, stream| {
+        let next = [("Location", "1?_state=x")];
+        let answer = if request.method == "POST" { reply(ACCEPTED, &next, b"") } else { reply(CREATED, &[], b"") };
+        send(stream, &answer);
+    });
+    let push = Push::new(Options { read_timeout: silence, ..options() });
+    let large = push.layout.put("a/b", &vec![7; 16 << 20]).unwrap();
+    let start = Instant::now();
+    push.client.push_blob(&repository(&server), &large, &push.layout, &Silent).unwrap();
+    assert!(start.elapsed() > 2 * silence);
+    assert_eq!(server.calls(), [POST, PUT]);
 }
 
 fn a_stalled_upload_ends() {

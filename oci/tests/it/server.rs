@@ -5,6 +5,10 @@ use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// How much of a body is read at a time.
+const PIECE_BYTES: u64 = 128 * 1024;
 
 /// A request as it came.
 #[derive(Clone, Debug)]
@@ -37,6 +41,11 @@ pub(crate) struct Server {
 impl Server {
     /// Answers each request by `answer`, which writes all of it to the connection.
     pub(crate) fn start(answer: impl Fn(&Request, &mut TcpStream) + Send + 'static) -> Self {
+        Self::start_slow(Duration::ZERO, answer)
+    }
+
+    /// The same, from the far end of a thin line: each [`PIECE_BYTES`] of a body take it `pace`.
+    pub(crate) fn start_slow(pace: Duration, answer: impl Fn(&Request, &mut TcpStream) + Send + 'static) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         let requests = Arc::<Mutex<Vec<Request>>>::default();
@@ -50,7 +59,7 @@ impl Server {
                     return;
                 }
                 // What is no HTTP request (a TLS greeting, a closed connection) gets no answer.
-                if let Some(request) = read_request(&stream) {
+                if let Some(request) = read_request(&stream, pace) {
                     seen.lock().unwrap().push(request.clone());
                     answer(&request, &mut stream);
                 }
@@ -117,7 +126,7 @@ pub(crate) fn send(stream: &mut TcpStream, bytes: &[u8]) {
     let _ = stream.write_all(bytes);
 }
 
-fn read_request(stream: &TcpStream) -> Option<Request> {
+fn read_request(stream: &TcpStream, pace: Duration) -> Option<Request> {
     let mut reader = BufReader::new(stream);
     let mut line = String::new();
     reader.read_line(&mut line).ok()?;
@@ -132,6 +141,12 @@ fn read_request(stream: &TcpStream) -> Option<Request> {
     }
     let mut request = Request { method, path, headers, body: Vec::new() };
     let length = request.header("content-length").map_or(0, |length| length.parse().unwrap());
-    reader.take(length).read_to_end(&mut request.body).ok()?;
+    while (request.body.len() as u64) < length {
+        let left = length - request.body.len() as u64;
+        let count =
+            (&mut reader).take(left.min(PIECE_BYTES)).read_to_end(&mut request.body).ok().filter(|count| *count > 0);
+        count?;
+        std::thread::sleep(pace);
+    }
     Some(request)
 }
