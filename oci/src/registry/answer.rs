@@ -12,6 +12,7 @@ use serde_json::Value;
 use super::endpoint;
 use crate::digest::Digest;
 use crate::error::{Error, Result};
+use crate::timestamp::Timestamp;
 
 /// The longest `Retry-After` that is obeyed. A longer one fails at once: it is a quota, not a hiccup.
 const RETRY_AFTER_MAX: Duration = Duration::from_secs(60);
@@ -143,7 +144,7 @@ impl Answer {
     /// What an answer means whose status is not one of those hoped for.
     pub(super) async fn refusal(mut self) -> Failure {
         let status = self.status();
-        let seconds = self.header(RETRY_AFTER.as_str()).and_then(|value| value.trim().parse::<u64>().ok());
+        let seconds = self.header(RETRY_AFTER.as_str()).and_then(|value| seconds(value.trim(), self.header("date")));
         // The status tells enough where the body cannot be had.
         let bytes = self.whole(ANSWER_BYTES_MAX).await.unwrap_or_default();
         let value: Value = serde_json::from_slice(&bytes).unwrap_or_default();
@@ -182,6 +183,20 @@ pub(super) fn failure(error: &reqwest::Error, request: &str, url: &Url) -> Failu
     } else {
         Failure::Again { error: Error::Cut { request: request.to_owned(), reason }, after: None }
     }
+}
+
+/// A `Retry-After` in seconds (RFC 9110, section 10.2.3). A date is taken against the answer's own `Date`, so that neither
+/// our clock nor a wrong one over there counts.
+fn seconds(retry_after: &str, date: Option<&str>) -> Option<u64> {
+    retry_after.parse().ok().or_else(|| Some(http_date(retry_after)?.saturating_sub(http_date(date?.trim())?)))
+}
+
+/// Seconds since the epoch of `Sun, 06 Nov 1994 08:49:37 GMT` (RFC 9110, section 5.6.7; its two obsolete forms are not read).
+fn http_date(text: &str) -> Option<u64> {
+    const MONTHS: [&str; 12] = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
+    let [_, day, month, year, time, "GMT"] = text.split(' ').collect::<Vec<_>>()[..] else { return None };
+    let month = 1 + MONTHS.iter().position(|name| *name == month)?;
+    Some(Timestamp::parse(&format!("{year}-{month:02}-{day}T{time}Z")).ok()?.epoch())
 }
 
 /// What a registry says about an error, made fit for one line; empty if it says nothing of that form.
@@ -224,6 +239,23 @@ pub(super) fn innermost(error: &reqwest::Error) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn f39_retry_after_is_seconds_or_a_date() {
+        let now = Some("Sun, 06 Nov 1994 08:49:37 GMT");
+        for (text, date, found) in [
+            ("7", None, Some(7)),
+            ("Sun, 06 Nov 1994 08:50:37 GMT", now, Some(60)),
+            ("Sat, 05 Nov 1994 08:49:37 GMT", now, Some(0)),
+            ("Sun, 06 Nov 1994 08:50:37 GMT", None, None),
+            ("Sun, 06 Nov 1994 08:50:37 CET", now, None),
+            ("Sun, 06 Foo 1994 08:50:37 GMT", now, None),
+            ("-1", now, None),
+            ("", now, None),
+        ] {
+            assert_eq!(seconds(text, date), found, "{text}");
+        }
+    }
 
     #[test]
     fn unknown_blobs_are_named_by_text_or_object() {

@@ -137,9 +137,16 @@ fn uploads_elsewhere_carry_nothing() {
         (request.method == "POST").then(|| reply("202 Accepted", &[("Location", &location)], b""))
     });
     Push::new(options()).blob(&server).unwrap();
-    let requests = storage.requests();
-    assert_eq!((requests.len(), requests[0].header("authorization")), (1, None));
-    assert_eq!(requests[0].body, BODY);
+    // And where only the PUT is sent there, body and all.
+    let location = format!("http://{}/moved?x=1", storage.host());
+    let server = guarded("", move |request| {
+        (request.method == "PUT").then(|| reply("307 There", &[("Location", &location)], b""))
+    });
+    Push::new(options()).blob(&server).unwrap();
+    assert_eq!(storage.calls(), ["PUT /signed", "PUT /moved"]);
+    for request in storage.requests() {
+        assert_eq!((request.header("authorization"), request.body.as_slice()), (None, BODY));
+    }
 }
 
 /// A config file, and options that name it.
