@@ -9,11 +9,11 @@ use crate::error::{Error, Result};
 
 /// Told of a transfer as it goes. One blob's calls are `started`, any number of `reached`, and `finished` if it succeeded.
 pub trait Progress {
-    /// `what` is about to be fetched. Not called for what is there already.
+    /// `what` is about to be fetched or sent. Not called for what is there already.
     fn started(&self, what: &Descriptor);
-    /// `bytes` of `what` are here. A position, not a step: a retry that begins anew goes back to 0.
+    /// `bytes` of `what` have come, or gone. A position, not a step: a retry that begins anew goes back to 0.
     fn reached(&self, what: &Descriptor, bytes: u64);
-    /// `what` is here whole and verified.
+    /// `what` is where it should be, whole and verified.
     fn finished(&self, what: &Descriptor);
 }
 

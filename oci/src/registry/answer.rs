@@ -149,12 +149,12 @@ impl Answer {
         let bytes = self.whole(ANSWER_BYTES_MAX).await.unwrap_or_default();
         let value: Value = serde_json::from_slice(&bytes).unwrap_or_default();
         let (request, answer) = (self.request, words(&value));
+        if let (400 | 404, Some(digests)) = (status, unknown_blobs(&value)) {
+            return Failure::Final(Error::BlobsUnknown { request, digests });
+        }
         let refused = |request, answer| Error::Refused { request, status, answer };
         match status {
             401 | 403 => Failure::Final(Error::Unauthorized { request, answer }),
-            400 | 404 if unknown_blobs(&value).is_some() => {
-                Failure::Final(Error::BlobsUnknown { request, digests: unknown_blobs(&value).unwrap_or_default() })
-            }
             404 => Failure::Final(Error::NotFound { request, answer }),
             408 | 429 | 500 | 502 | 503 | 504 => match seconds {
                 Some(seconds) if seconds > RETRY_AFTER_MAX.as_secs() => {

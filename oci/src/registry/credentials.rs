@@ -106,27 +106,23 @@ fn read(path: &Path) -> Result<Value> {
 fn find(config: &Value, path: &Path, registry: &str) -> Result<Option<Identity>> {
     let keys = keys(registry);
     let own = keys.iter().find_map(|key| Some((config["credHelpers"].get(key)?.as_str()?, key)));
-    let store = config["credsStore"].as_str().filter(|name| !name.is_empty());
-    for (helper, keys) in
-        [(own.map(|(helper, _)| helper), own.map(|(_, key)| vec![key.clone()])), (store, Some(keys.clone()))]
+    if let Some((helper, key)) = own
+        && let Some(identity) = ask(helper, key)?
     {
-        let (Some(helper), Some(keys)) = (helper, keys) else { continue };
+        return Ok(Some(identity));
+    }
+    if let Some(store) = config["credsStore"].as_str().filter(|name| !name.is_empty()) {
         for key in &keys {
-            if let Some(identity) = ask(helper, key)? {
+            if let Some(identity) = ask(store, key)? {
                 return Ok(Some(identity));
             }
         }
     }
-    match keys.iter().find_map(|key| config["auths"].get(key).filter(|entry| is_filled(entry))) {
-        None => Ok(None),
-        Some(entry) => match from_entry(entry) {
-            Some(identity) => Ok(Some(identity)),
-            None => {
-                let problem = format!("auths for {registry}: expected base64 of NAME:PASSWORD in auth");
-                Err(Error::document(path.display(), problem))
-            }
-        },
-    }
+    let Some(entry) = keys.iter().find_map(|key| config["auths"].get(key).filter(|entry| is_filled(entry))) else {
+        return Ok(None);
+    };
+    let problem = || format!("auths for {registry}: expected base64 of NAME:PASSWORD in auth");
+    from_entry(entry).map(Some).ok_or_else(|| Error::document(path.display(), problem()))
 }
 
 /// The keys under which a registry's credentials may stand, best first.

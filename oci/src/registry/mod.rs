@@ -16,7 +16,7 @@ mod transport;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use reqwest::header::ACCEPT;
+use reqwest::header::{ACCEPT, HeaderValue};
 use reqwest::{Method, Url};
 use tokio::runtime::Runtime;
 
@@ -175,7 +175,7 @@ impl Client {
     }
 
     async fn fetch_document(&self, url: &Url, access: &Access, expected: Option<Digest>) -> Result<Vec<u8>, Failure> {
-        let request = Request::new(Method::GET, url, access).header(ACCEPT, &manifest_types());
+        let request = Request::new(Method::GET, url, access).header(ACCEPT, manifest_types());
         let mut answer = self.transport.send(&request).await?;
         let bytes = answer.whole(MANIFEST_BYTES_MAX).await?;
         let found = Digest::of(&bytes);
@@ -199,7 +199,7 @@ impl Client {
         layout: &Layout,
         progress: &dyn Progress,
     ) -> Result<(), Failure> {
-        let request = Request::new(Method::GET, url, access).header(ACCEPT, "*/*");
+        let request = Request::new(Method::GET, url, access).header(ACCEPT, HeaderValue::from_static("*/*"));
         let mut answer = self.transport.send(&request).await?;
         if let Some(found) = answer.length().filter(|length| *length != blob.size) {
             let subject = answer.request().to_owned();
@@ -222,6 +222,7 @@ impl Client {
 }
 
 /// All that we understand (distribution-spec, section "Pulling manifests"): a registry converts for who asks for less.
-fn manifest_types() -> String {
-    [OCI_INDEX, OCI_MANIFEST, DOCKER_INDEX, DOCKER_MANIFEST].join(", ")
+fn manifest_types() -> HeaderValue {
+    let types = [OCI_INDEX, OCI_MANIFEST, DOCKER_INDEX, DOCKER_MANIFEST].join(", ");
+    HeaderValue::try_from(types).expect("media types are ASCII")
 }

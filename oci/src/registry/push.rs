@@ -5,7 +5,7 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use reqwest::header::{CONTENT_RANGE, CONTENT_TYPE};
+use reqwest::header::{CONTENT_RANGE, CONTENT_TYPE, HeaderValue};
 use reqwest::{Method, Url};
 
 use super::Client;
@@ -27,6 +27,9 @@ const CHUNK_BYTES: u64 = 4 * 1024 * 1024;
 const CHUNK_BYTES_MAX: u64 = 512 * 1024 * 1024;
 /// By this header of a new session a registry asks for chunks of some size (section "Pushing a blob in chunks").
 const CHUNK_MIN_LENGTH: &str = "OCI-Chunk-Min-Length";
+
+/// What a part of a blob is to HTTP.
+const OCTETS: HeaderValue = HeaderValue::from_static("application/octet-stream");
 
 /// What became of the wish to mount a blob.
 #[derive(Debug)]
@@ -219,13 +222,14 @@ impl Sending<'_> {
         while section.start < blob.size {
             section.length = chunk.min(blob.size - section.start);
             let range = format!("{}-{}", section.start, section.start + section.length - 1);
+            let range = HeaderValue::try_from(range).expect("numbers are ASCII");
             let report = |bytes| progress.reached(blob, section.start + bytes);
             let request = Request {
                 body: Body::Section(&section, &report),
                 accepted: &[201, 202],
                 ..Request::new(Method::PATCH, &url, &self.access)
             };
-            let request = request.header(CONTENT_TYPE, "application/octet-stream").header(CONTENT_RANGE, &range);
+            let request = request.header(CONTENT_TYPE, OCTETS).header(CONTENT_RANGE, range);
             let answer = self.client.transport.send(&request).await?;
             if answer.status() == 201 {
                 return self.confirm(repository, blob, "the registry answered a chunk by 201").await;
@@ -254,7 +258,7 @@ impl Sending<'_> {
         let mut url = session.clone();
         url.query_pairs_mut().append_pair("digest", &blob.digest.to_string());
         let request = Request { body, accepted: &[201, 413, 416], ..Request::new(Method::PUT, &url, &self.access) };
-        self.client.transport.send(&request.header(CONTENT_TYPE, "application/octet-stream")).await
+        self.client.transport.send(&request.header(CONTENT_TYPE, OCTETS)).await
     }
 
     /// An early 201 is believed only if the blob can be seen.

@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use reqwest::Method;
-use reqwest::header::{ACCEPT, CONTENT_TYPE};
+use reqwest::header::{ACCEPT, CONTENT_TYPE, HeaderValue};
 use tokio::time::Instant;
 
 use super::answer::Failure;
@@ -32,7 +32,7 @@ impl Client {
         let found = self.ask(&[self.transport.endpoints.home(repository)?], &async |base| {
             let url = endpoint::join(base, &path(reference));
             let access = Access::pull(base, repository);
-            let request = Request::new(Method::HEAD, &url, &access).header(ACCEPT, &manifest_types());
+            let request = Request::new(Method::HEAD, &url, &access).header(ACCEPT, manifest_types());
             let answer = self.transport.send(&request).await?;
             if let Reference::Pinned(pinned) = reference {
                 answer.must_claim(pinned.digest)?;
@@ -61,7 +61,7 @@ impl Client {
     /// # Errors
     /// [`Error::BlobsUnknown`] if the repository lacks blobs or manifests that it names; [`Error::DigestMismatch`] if the
     /// bytes are not those of the reference, or the registry says that it took something else; [`Error::Refused`] in the
-    /// registry's words; the network errors.
+    /// registry's words; [`Error::Grammar`] for a media type that is no header; the network errors.
     pub fn put_manifest(&self, to: &Reference, media_type: &str, bytes: &[u8]) -> Result<Digest> {
         let digest = Digest::of(bytes);
         match to {
@@ -71,12 +71,17 @@ impl Client {
             }
             _ => {}
         }
+        let content_type = HeaderValue::from_str(media_type).map_err(|_| Error::Grammar {
+            noun: "media type",
+            text: media_type.to_owned(),
+            expected: "visible ASCII",
+        })?;
         self.ask(&[self.transport.endpoints.home(to.repository())?], &async |base| {
             let url = endpoint::join(base, &path(to));
             let access = Access::push(base, to.repository());
             let request =
                 Request { body: Body::Bytes(bytes), accepted: &[200, 201], ..Request::new(Method::PUT, &url, &access) };
-            let answer = self.transport.send(&request.header(CONTENT_TYPE, media_type)).await?;
+            let answer = self.transport.send(&request.header(CONTENT_TYPE, content_type.clone())).await?;
             answer.must_claim(digest).map_err(Failure::from)
         })?;
         Ok(digest)

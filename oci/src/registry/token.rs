@@ -125,17 +125,20 @@ impl Transport {
         access: &Access,
         refused: Option<&HeaderValue>,
     ) -> Result<HeaderValue, Failure> {
-        let home = endpoint::origin(&access.home);
+        let home = format!("authorize at {}", endpoint::origin(&access.home));
         match challenge {
             Challenge::Basic => match self.authority.credentials.of(&access.home)? {
                 Some(Identity::Password { user, password }) => {
                     let value = basic(&user, &password);
+                    // The same again would be refused again.
                     if refused.is_some_and(|refused| *refused == value) {
-                        return Err(unauthorized(&home, "which it refuses").into());
+                        return Err(unauthorized(&home, "found that it refuses our name and password").into());
                     }
                     Ok(value)
                 }
-                _ => Err(unauthorized(&home, "found that it asks for a name and password").into()),
+                _ => {
+                    Err(unauthorized(&home, "found that it wants a name and password, and we have none for it").into())
+                }
             },
             Challenge::Bearer(bearer) => {
                 let _asking = self.authority.asking.lock().await;
@@ -222,7 +225,7 @@ impl std::fmt::Debug for Token {
 fn unauthorized(request: &str, found: &str) -> Error {
     Error::Unauthorized {
         request: request.to_owned(),
-        answer: format!("expected a challenge that our credentials, or none, answer, {found}"),
+        answer: format!("expected a challenge that we can answer, {found}"),
     }
 }
 

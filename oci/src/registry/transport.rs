@@ -49,9 +49,8 @@ impl<'a> Request<'a> {
     }
 
     #[must_use]
-    pub(super) fn header(mut self, name: HeaderName, value: &str) -> Self {
-        // What we send is ASCII by its types; anything else is left out and the registry will say so.
-        self.headers.extend(HeaderValue::from_str(value).ok().map(|value| (name, value)));
+    pub(super) fn header(mut self, name: HeaderName, value: HeaderValue) -> Self {
+        self.headers.push((name, value));
         self
     }
 }
