@@ -8,6 +8,9 @@ use std::time::Duration;
 use crate::digest::{DiffId, Digest};
 use crate::platform::Platform;
 
+/// As much of foreign text as a message quotes.
+const QUOTED_CHARS_MAX: usize = 300;
+
 /// A result of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
@@ -227,6 +230,14 @@ impl Error {
     }
 }
 
+/// A reader's complaint may quote the bytes that it read: no control character of theirs reaches a terminal.
+fn printable(text: &str) -> String {
+    text.chars()
+        .take(QUOTED_CHARS_MAX)
+        .map(|c| if c.is_control() || c == char::REPLACEMENT_CHARACTER { '?' } else { c })
+        .collect()
+}
+
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -253,7 +264,7 @@ impl fmt::Display for Error {
                 write!(f, "select platform {wanted}: the index has {}", list.join(", "))
             }
             Self::Entry { path, problem } => write!(f, "take archive entry {path:?}: {problem}"),
-            Self::Archive { layer, problem } => write!(f, "read layer {layer}: {problem}"),
+            Self::Archive { layer, problem } => write!(f, "read layer {layer}: {}", printable(problem)),
             Self::Unreachable { endpoint, reason } => write!(f, "reach {endpoint}: {reason}"),
             Self::Untrusted { endpoint, reason } => write!(f, "trust {endpoint}: {reason}"),
             Self::PlainHttp { url } => {

@@ -21,8 +21,6 @@ const LOOK_INTERVAL: Duration = Duration::from_millis(100);
 const LOG_TAIL_LINES: usize = 8;
 
 pub(crate) const PROBE: &str = "/.suite/probe";
-/// The probe again, under a name by which its process is told from those that look at it: an image need not have a `sleep`.
-pub(crate) const SLEEP: &str = "/.suite/sleep";
 pub(crate) const TINI: &str = "/.suite/tini";
 pub(crate) const ARCHIVE: &str = "/.suite/inner.tar";
 

@@ -1,7 +1,7 @@
 //! From a leg to a container: which image, which command line, which environment, what is laid beside it. This is the
 //! table of tests/README.md in code. It must never look at what a container does.
 
-use crate::bench::{ARCHIVE, Bench, Daemon, SLEEP, TINI};
+use crate::bench::{ARCHIVE, Bench, Daemon, TINI};
 use crate::engine::{Container, Engine, Input, Launch};
 use crate::scenario::{Leg, Start};
 use crate::{Error, Interrupt, Job, Kind, Subject};
@@ -58,11 +58,7 @@ impl<'a> Stage<'a> {
             argv: self.argv(start),
             env,
             input,
-            files: vec![
-                (self.job.tini.clone(), TINI.into()),
-                (self.job.probe.clone(), SLEEP.into()),
-                (self.archive.to_path_buf(), ARCHIVE.into()),
-            ],
+            files: vec![(self.job.tini.clone(), TINI.into()), (self.archive.to_path_buf(), ARCHIVE.into())],
             volumes: vec![PathBuf::from("/var/lib/docker"), PathBuf::from("/var/lib/containerd")],
             pids_max: None,
         }

@@ -2,6 +2,7 @@
 //! A trial that lacks root or a tool is ignored with its reason; where NO_SKIPS is set (in `cargo xtask test`), such a skip is a failure.
 
 mod cli;
+mod healing;
 mod house;
 mod interrupt;
 mod pipeline;
@@ -13,9 +14,10 @@ use libtest_mimic::Arguments;
 
 fn main() {
     let arguments = Arguments::from_args();
-    let trials = [house::trials(), cli::trials(), pipeline::trials(), readers::trials(), interrupt::trials()]
-        .into_iter()
-        .flatten()
-        .collect();
+    let trials =
+        [house::trials(), cli::trials(), pipeline::trials(), readers::trials(), interrupt::trials(), healing::trials()]
+            .into_iter()
+            .flatten()
+            .collect();
     libtest_mimic::run(&arguments, trials).exit();
 }

@@ -1,15 +1,13 @@
 //! `bases.lock`: which digests a base had when it was locked. Never resolves anything; `stages::base` asks the registry.
 
 use std::collections::BTreeMap;
-use std::fs;
-use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
 use oci::{Digest, Platform, Reference};
 use serde::{Deserialize, Serialize};
 
-use crate::shared::write_whole;
+use crate::shared::{read_text, write_whole};
 use crate::yaml;
 
 /// More than this is no lock file.
@@ -42,19 +40,7 @@ pub struct LockedBase {
 impl Lock {
     /// Reads the lock file; one that does not exist is empty. Error: an unknown or doubled key, or a digest that is none.
     pub fn read(path: &Path) -> Result<Self> {
-        let text = match fs::metadata(path) {
-            Err(error) if error.kind() == ErrorKind::NotFound => String::new(),
-            Err(error) => return Err(error).with_context(|| format!("read {}", path.display())),
-            Ok(file) => {
-                let size = file.len();
-                ensure!(
-                    size <= LOCK_BYTES_MAX,
-                    "read {}: expected at most {LOCK_BYTES_MAX} bytes, found {size}",
-                    path.display()
-                );
-                fs::read_to_string(path).with_context(|| format!("read {}", path.display()))?
-            }
-        };
+        let text = if path.exists() { read_text(path, LOCK_BYTES_MAX)? } else { String::new() };
         let bases = Self::parse(&text).with_context(|| format!("read {}", path.display()))?;
         Ok(Self { path: path.to_owned(), bases })
     }

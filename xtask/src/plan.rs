@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail, ensure};
-use oci::{Platform, Reference};
+use oci::{Platform, Reference, Timestamp};
 use serde::Serialize;
 
 use crate::args::{BaseChoice, BuildImages, EngineChoice, SuiteChoice};
@@ -156,7 +156,10 @@ fn listed(wanted: &Platform, spec: &ImageSpec) -> Result<Platform> {
 }
 
 fn epoch(text: &str) -> Result<u64> {
-    text.parse().with_context(|| format!("read SOURCE_DATE_EPOCH: expected seconds since 1970, found `{text}`"))
+    let expected = || format!("read SOURCE_DATE_EPOCH: expected seconds since 1970, found `{text}`");
+    let seconds = text.parse().with_context(expected)?;
+    Timestamp::from_epoch(seconds).with_context(expected)?;
+    Ok(seconds)
 }
 
 fn as_text<S: serde::Serializer>(value: &Reference, serializer: S) -> Result<S::Ok, S::Error> {

@@ -197,10 +197,10 @@ impl Record {
         write_whole(&out.join("digests.json"), self.json()?.as_bytes())
     }
 
-    /// The table of digests and, below it, what each scenario showed.
+    /// The table of digests: one line for each platform of each image.
     pub fn markdown(&self) -> String {
         let mut text =
-            "| image | tags | platform | verdict | size | base | digest |\n|---|---|---|---|---|---|---|\n".to_owned();
+            "| image | tags | index | platform | verdict | size | init | base | manifest |\n|---|---|---|---|---|---|---|---|---|\n".to_owned();
         for image in &self.images {
             for (platform, record) in &image.platforms {
                 let base = match image.base.source {
@@ -210,11 +210,13 @@ impl Record {
                 // Writing to a string cannot fail.
                 let _ = writeln!(
                     text,
-                    "| {} | {} | {platform} | {} | {} | {base} | `{}` |",
+                    "| {} | {} | `{}` | {platform} | {} | {} | {} | {base} | `{}` |",
                     image.name,
                     image.tags.join(", "),
+                    image.digest,
                     record.said(),
                     size(record.size),
+                    size(record.init.size),
                     record.digest
                 );
             }

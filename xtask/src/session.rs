@@ -1,5 +1,8 @@
 //! What every command and stage is given: the facts, where progress goes, and the flag that ends the work. Decides nothing.
 
+use std::io::{ErrorKind, Write};
+
+use anyhow::{Context, Result};
 use oci::Interrupt;
 
 use crate::plan::Facts;
@@ -14,4 +17,12 @@ pub struct Session {
     pub progress: Progress,
     /// Set once the user wants to stop.
     pub interrupt: Interrupt,
+}
+
+/// Writes data to stdout. A reader that has gone (`| head -1`) has what it wanted; any other failure is an error.
+pub fn print(data: &str) -> Result<()> {
+    match std::io::stdout().lock().write_all(data.as_bytes()) {
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
+        written => written.context("write to stdout"),
+    }
 }

@@ -1,11 +1,11 @@
 //! Files that several runs share: written whole or not at all, and worked on in turn. Knows nothing of what they hold.
 
 use std::fs::{self, File, TryLockError};
-use std::io::Write;
+use std::io::{Read, Write};
 use std::path::Path;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use oci::Interrupt;
 
 /// How long between two looks whether another run has ended.
@@ -25,6 +25,18 @@ pub fn write_whole(path: &Path, bytes: &[u8]) -> Result<()> {
         let _ = fs::remove_file(&temporary);
     }
     written.with_context(|| format!("write {}", path.display()))
+}
+
+/// Reads a small text file. Error: it is no regular file (a FIFO or a device would be read for ever), is larger than `max` bytes, or is
+/// not UTF-8; the source of an absent file is the [`std::io::Error`].
+pub fn read_text(path: &Path, max: u64) -> Result<String> {
+    let found = fs::metadata(path).with_context(|| format!("read {}", path.display()))?;
+    ensure!(found.is_file(), "read {}: expected a regular file", path.display());
+    let mut text = String::new();
+    let file = File::open(path).with_context(|| format!("read {}", path.display()))?;
+    file.take(max + 1).read_to_string(&mut text).with_context(|| format!("read {}", path.display()))?;
+    ensure!(text.len() as u64 <= max, "read {}: expected at most {max} bytes, found more", path.display());
+    Ok(text)
 }
 
 /// Waits until no other run holds the lock file, and holds it until the returned file is dropped; the kernel drops it for a killed run.

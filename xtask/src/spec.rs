@@ -9,6 +9,7 @@ use oci::{Platform, Reference, Tagged};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::shared::read_text;
 use crate::yaml;
 
 /// Where the init lies in every image: a folder that is real (no symlink) in every base and ahead of the daemons on PATH.
@@ -193,13 +194,7 @@ pub fn read_definitions(folder: &Path) -> Result<Vec<ImageSpec>> {
 }
 
 fn read_definition(path: &Path) -> Result<ImageSpec> {
-    let size = fs::metadata(path).with_context(|| format!("read {}", path.display()))?.len();
-    ensure!(
-        size <= DEFINITION_BYTES_MAX,
-        "read {}: expected at most {DEFINITION_BYTES_MAX} bytes, found {size}",
-        path.display()
-    );
-    let text = fs::read_to_string(path).with_context(|| format!("read {}", path.display()))?;
+    let text = read_text(path, DEFINITION_BYTES_MAX)?;
     let stem =
         path.file_stem().and_then(|stem| stem.to_str()).context("read image definition: file name is not UTF-8")?;
     ImageSpec::parse(stem, &text)

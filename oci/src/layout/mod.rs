@@ -5,7 +5,7 @@
 mod blob;
 
 use std::fs::{self, File};
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::path::{Path, PathBuf};
 
 pub(crate) use self::blob::{Expected, Incoming};
@@ -75,6 +75,24 @@ impl Layout {
     /// Whether the blob is here in its full size. Its bytes were verified when it came, and are again when it is read.
     pub fn has(&self, blob: &Descriptor) -> bool {
         fs::metadata(self.blob_path(&blob.digest)).is_ok_and(|meta| meta.is_file() && meta.len() == blob.size)
+    }
+
+    /// Whether the blob is here with the very bytes that its digest names: all of them are read. A damaged one is removed, so that
+    /// it can be stored anew.
+    ///
+    /// # Errors
+    /// [`Error::Io`] if a damaged blob cannot be removed.
+    pub fn verified(&self, blob: &Descriptor) -> Result<bool> {
+        if self.read(blob, |_| Ok::<_, Error>(())).is_ok() {
+            return Ok(true);
+        }
+        let path = self.blob_path(&blob.digest);
+        match fs::remove_file(&path) {
+            Err(error) if error.kind() != ErrorKind::NotFound => {
+                Err(Error::io(format!("remove damaged blob {}", path.display()))(error))
+            }
+            _ => Ok(false),
+        }
     }
 
     /// Stores `bytes` and names them as `media_type`.

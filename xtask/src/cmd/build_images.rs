@@ -12,7 +12,7 @@ use super::Outcome;
 use crate::args::{BuildImages, SuiteChoice};
 use crate::plan::{Plan, PlannedImage};
 use crate::record::{ImageRecord, Record, SourceRecord};
-use crate::session::Session;
+use crate::session::{Session, print};
 use crate::shared::take_turn;
 use crate::spec::StandinSpec;
 use crate::stages::base::{self, FetchedBase};
@@ -24,7 +24,7 @@ use crate::tools;
 pub(super) fn run(args: &BuildImages, session: &Session) -> Result<Outcome> {
     let plan = Plan::new(args, &session.facts)?;
     if args.plan {
-        println!("{}", serde_json::to_string_pretty(&plan).context("print the plan")?);
+        print(&format!("{}\n", serde_json::to_string_pretty(&plan).context("print the plan")?))?;
         return Ok(Outcome::Done);
     }
     require_root(&plan)?;
@@ -73,10 +73,10 @@ fn build(
 fn report(record: &Record, plan: &Plan, json: bool, session: &Session) -> Result<Outcome> {
     let passed: Vec<_> = record.images.iter().filter(|image| image.passed()).collect();
     if json {
-        print!("{}", record.json()?);
+        print(&record.json()?)?;
     } else {
         for image in &passed {
-            println!("{}@{}", image.name, image.digest);
+            print(&format!("{}@{}\n", image.name, image.digest))?;
         }
     }
     let standin = record.images.iter().any(|image| image.base.source == SourceRecord::Standin);

@@ -4,13 +4,13 @@ use anyhow::Result;
 
 use super::Outcome;
 use crate::args::BuildInit;
-use crate::session::Session;
+use crate::session::{Session, print};
 use crate::stages::init;
 
 /// Builds the init of one platform; its path goes to stdout.
 pub(super) fn run(args: &BuildInit, session: &Session) -> Result<Outcome> {
     let platform = args.platform.as_ref().unwrap_or(&session.facts.host);
     let built = init::stage(platform, session)?;
-    println!("{}", built.path.display());
+    print(&format!("{}\n", built.path.display()))?;
     Ok(Outcome::Done)
 }

@@ -105,7 +105,7 @@ fn unreachable_reason(error: &anyhow::Error) -> Option<String> {
 
 fn from_registry(image: &PlannedImage, plan: &Plan, session: &Session) -> Result<FetchedBase> {
     let stage = session.progress.stage("base", &image.base);
-    let layout = Layout::open_or_create(&plan.folders.cached("bases"))?;
+    let layout = open_cache(&plan.folders.cached("bases"))?;
     let options = Options {
         mirrors: plan.mirrors.clone(),
         insecure: plan.insecure.clone(),
@@ -133,6 +133,17 @@ fn from_registry(image: &PlannedImage, plan: &Plan, session: &Session) -> Result
         FetchedBase { name: image.base.to_string(), digest: document.digest(), source: Source::Registry, images };
     stage.done(format!("{} ({})", base.digest, size(total)));
     Ok(base)
+}
+
+/// Opens the layout of what registries gave. One that cannot be read is made anew: everything in it can be fetched again.
+fn open_cache(folder: &Path) -> Result<Layout> {
+    Layout::open_or_create(folder).or_else(|error| {
+        if !matches!(error, oci::Error::Document { .. }) {
+            return Err(error.into());
+        }
+        fs::remove_dir_all(folder).with_context(|| format!("remove damaged cache {}", folder.display()))?;
+        Ok(Layout::open_or_create(folder)?)
+    })
 }
 
 /// Adds to the lock what was resolved. `plan` has refused a missing base under `--locked`; a missing platform is refused here.
@@ -194,7 +205,7 @@ impl Registry<'_> {
             }
         };
         for blob in std::iter::once(manifest.config()).chain(manifest.layers()) {
-            if !self.layout.has(blob) {
+            if !self.layout.verified(blob)? {
                 self.client()?.blob(self.image.base.repository(), blob, &self.layout, self.stage)?;
             }
         }

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
@@ -63,7 +64,6 @@ pub fn stage(
     session: &Session,
 ) -> Result<DerivedImage> {
     let stage = session.progress.stage("derive", &image.spec.name);
-    let layout = Layout::open_or_create(&plan.folders.layout(&image.spec.name))?;
     let mut platforms = Vec::new();
     for platform in &image.platforms {
         let (init, from) =
@@ -78,13 +78,16 @@ pub fn stage(
         code: env!("DERIVING_CODE"),
     };
     let memo = Memo::new(&plan.folders.cache, "derive");
+    let folder = plan.folders.layout(&image.spec.name);
     if !plan.fresh
         && let Some(before) = memo.get::<Digest>(&inputs)?
-        && let Some(derived) = read_back(&layout, before)?
+        && let Some(derived) = read_back(&folder, before)
     {
         stage.done("unchanged: same base, init and definition as before");
         return Ok(derived);
     }
+    clear(&folder)?;
+    let layout = Layout::open_or_create(&folder)?;
     let mut images = BTreeMap::new();
     for platform in &image.platforms {
         let from = &base.images[platform];
@@ -259,31 +262,49 @@ fn edit_config(edit: &mut oci::ConfigEdit, spec: &ImageSpec) {
     }
 }
 
-/// Gives `to` a blob of `from`: a second name where both lie on one file system, else a copy that is verified on the way.
+/// Gives `to` a verified blob of `from`: a second name where both lie on one file system, else a copy.
 fn link_blob(from: &Layout, to: &Layout, blob: &Descriptor) -> Result<()> {
-    if to.has(blob) || fs::hard_link(from.blob_path(&blob.digest), to.blob_path(&blob.digest)).is_ok() {
+    if to.verified(blob)? {
+        return Ok(());
+    }
+    ensure!(
+        from.verified(blob)?,
+        "link base layer {}: its bytes in the cache were damaged and have been removed\nhint: run again, which fetches it anew",
+        blob.digest
+    );
+    if fs::hard_link(from.blob_path(&blob.digest), to.blob_path(&blob.digest)).is_ok() {
         return Ok(());
     }
     from.read(blob, |reader| to.put_stream(blob, reader)).with_context(|| format!("copy blob {}", blob.digest))?;
     Ok(())
 }
 
-/// Reads a derived image back from its layout; none: it is not there whole, or its tags name something else by now.
-fn read_back(layout: &Layout, digest: Digest) -> Result<Option<DerivedImage>> {
-    let Some(index) = layout.index()?.manifests().iter().find(|entry| entry.digest == digest).cloned() else {
-        return Ok(None);
-    };
-    if !layout.has(&index) {
-        return Ok(None);
-    }
-    let mut platforms = BTreeMap::new();
-    for child in Index::parse(layout.bytes(&index)?)?.manifests() {
-        let Some(platform) = child.platform.clone().filter(|_| layout.has(child)) else { return Ok(None) };
-        let image = Image::read(layout, child)?;
-        if !image.blobs().all(|blob| layout.has(blob)) {
-            return Ok(None);
+/// Removes a layout, its index first: from then on no tag names what is being replaced.
+fn clear(folder: &Path) -> Result<()> {
+    for name in ["index.json", "oci-layout", "blobs"] {
+        let path = folder.join(name);
+        let removed = if path.is_dir() { fs::remove_dir_all(&path) } else { fs::remove_file(&path) };
+        match removed {
+            Err(error) if error.kind() != ErrorKind::NotFound => {
+                return Err(error).with_context(|| format!("remove {}", path.display()));
+            }
+            _ => {}
         }
-        platforms.insert(platform, image);
     }
-    Ok(Some(DerivedImage { index, platforms, layout: layout.clone() }))
+    Ok(())
+}
+
+/// Reads a derived image back from its layout; none: it is not there whole, down to the last byte, or cannot be read at all.
+fn read_back(folder: &Path, digest: Digest) -> Option<DerivedImage> {
+    let layout = Layout::open(folder).ok()?;
+    let index = layout.index().ok()?.manifests().iter().find(|entry| entry.digest == digest)?.clone();
+    let mut platforms = BTreeMap::new();
+    for child in Index::parse(layout.bytes(&index).ok()?).ok()?.manifests() {
+        let image = Image::read(&layout, child).ok()?;
+        if !image.blobs().all(|blob| layout.verified(blob).unwrap_or(false)) {
+            return None;
+        }
+        platforms.insert(child.platform.clone()?, image);
+    }
+    Some(DerivedImage { index, platforms, layout })
 }

@@ -137,6 +137,7 @@ impl Judging<'_> {
             && let Some(before) = memo.get::<Verdict>(&inputs)?
         {
             stage.done(format!("{}: judged before with the same inputs (--fresh judges again)", before.outcome));
+            before.rows.iter().filter(|row| row.outcome != Outcome::Passed).for_each(|row| show(row, progress));
             return Ok(before);
         }
         stage.doing("unpacking the image and its controls");

@@ -1,12 +1,15 @@
-//! Unpacked images: one directory per manifest digest in the cache, complete or absent.
+//! Unpacked images: one directory per manifest digest in the cache, complete or absent, and as they were unpacked:
+//! one that was changed since is unpacked anew.
 
 use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
-use oci::{Interrupt, Layer, Layout, Limits};
+use oci::{Digest, Interrupt, Layer, Layout, Limits};
 
 use super::base::Image;
+use crate::shared::write_whole;
 
 /// The directory with an image unpacked, made now if it is not there. Needs root, for owners and device nodes.
 ///
@@ -16,8 +19,12 @@ pub fn unpacked(image: &Image, cache: &Path, interrupt: &Interrupt) -> Result<Pa
     let digest = image.manifest.digest();
     let folder = cache.join("rootfs");
     let root = folder.join(digest.hex());
+    let sum = folder.join(format!("{}.sum", digest.hex()));
     if root.is_dir() {
-        return Ok(root);
+        if fs::read_to_string(&sum).is_ok_and(|sum| inventory(&root).is_ok_and(|found| sum == found.to_string())) {
+            return Ok(root);
+        }
+        remove(&root)?;
     }
     let partial = folder.join(format!("{}.partial", digest.hex()));
     remove(&partial)?;
@@ -30,7 +37,9 @@ pub fn unpacked(image: &Image, cache: &Path, interrupt: &Interrupt) -> Result<Pa
         }
         return Err(error).with_context(|| format!("unpack {digest}"));
     }
+    // The paths are part of it, and those are the root's only after the move: a sum that is missing makes the root count as damaged.
     fs::rename(&partial, &root).with_context(|| format!("put {} in its place", root.display()))?;
+    write_whole(&sum, inventory(&root)?.to_string().as_bytes())?;
     Ok(root)
 }
 
@@ -46,10 +55,31 @@ fn remove(folder: &Path) -> Result<()> {
 /// Drops the layers whose bytes are not what their names say.
 fn forget(layout: &Layout, layers: &[Layer]) -> Result<()> {
     for layer in layers {
-        let read = layout.read(&layer.descriptor, |_| Ok::<_, oci::Error>(()));
-        if read.is_err() {
-            let path = layout.blob_path(&layer.descriptor.digest);
-            fs::remove_file(&path).with_context(|| format!("drop damaged blob {}", path.display()))?;
+        layout.verified(&layer.descriptor)?;
+    }
+    Ok(())
+}
+
+/// A digest over what lstat(2) tells of every file below `root`: paths, kinds, modes, owners, sizes, times. What was changed or
+/// removed there changes it.
+fn inventory(root: &Path) -> Result<Digest> {
+    let mut listing = Vec::new();
+    list(root, &mut listing).with_context(|| format!("list {}", root.display()))?;
+    Ok(Digest::of(&listing))
+}
+
+fn list(folder: &Path, listing: &mut Vec<u8>) -> std::io::Result<()> {
+    let mut paths =
+        fs::read_dir(folder)?.map(|entry| entry.map(|entry| entry.path())).collect::<std::io::Result<Vec<_>>>()?;
+    paths.sort();
+    for path in paths {
+        let found = fs::symlink_metadata(&path)?;
+        listing.extend(path.as_os_str().as_encoded_bytes());
+        let size = if found.is_dir() { 0 } else { found.size() };
+        let facts = [found.mode().into(), found.uid().into(), found.gid().into(), size, found.mtime().cast_unsigned()];
+        listing.extend(facts.into_iter().flat_map(u64::to_be_bytes));
+        if found.is_dir() {
+            list(&path, listing)?;
         }
     }
     Ok(())

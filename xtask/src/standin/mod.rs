@@ -18,6 +18,7 @@ use self::debian::{Release, Selection};
 pub use self::image::tag;
 use crate::shared::take_turn;
 use crate::spec::{Flavour, Suite};
+use crate::stages::base::Image;
 use crate::tools;
 
 /// All that decides a stand-in's bytes besides the packages: a change in these files builds a new one.
@@ -129,15 +130,24 @@ fn open(home: &Path, selection: &Selection, request: &Request) -> Result<Option<
     if !place.is_dir() {
         return Ok(None);
     }
-    let layout = Layout::open(&place)?;
-    Ok(Some(Standin {
-        versions: versions(selection)?,
-        packages: selection.packages.clone(),
-        pre: image::find(&layout, Flavour::Pre, &request.platform)?,
-        post: image::find(&layout, Flavour::Post, &request.platform)?,
-        layout: place,
-        cached: true,
-    }))
+    let Some((pre, post)) = read(&place, &request.platform) else {
+        // It can be built again, and no part of it is worth more than the whole.
+        fs::remove_dir_all(&place).with_context(|| format!("remove damaged stand-in {}", place.display()))?;
+        return Ok(None);
+    };
+    let packages = selection.packages.clone();
+    Ok(Some(Standin { versions: versions(selection)?, packages, pre, post, layout: place, cached: true }))
+}
+
+/// The manifests of both flavours; none: a document or a blob is damaged, down to its last byte.
+fn read(place: &Path, platform: &Platform) -> Option<(Descriptor, Descriptor)> {
+    let layout = Layout::open(place).ok()?;
+    let flavour = |flavour| {
+        let manifest = image::find(&layout, flavour, platform).ok()?;
+        let image = Image::read(&layout, &manifest).ok()?;
+        image.blobs().all(|blob| layout.verified(blob).unwrap_or(false)).then_some(manifest)
+    };
+    Some((flavour(Flavour::Pre)?, flavour(Flavour::Post)?))
 }
 
 fn construct(
