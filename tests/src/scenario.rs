@@ -65,14 +65,6 @@ pub struct Scenario {
     pub(crate) cases: &'static [Case],
 }
 
-impl Scenario {
-    /// Whether the scenario applies to images of this kind.
-    #[must_use]
-    pub fn applies_to(&self, image: Kind) -> bool {
-        self.cases.iter().any(|case| case.image == image)
-    }
-}
-
 /// How the container of a case is started.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Start {
