@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use crate::descriptor::Descriptor;
 use crate::error::{Error, Result};
 
-/// Told of a transfer as it goes. One blob's calls are `started`, any number of `reached`, and `finished` if it succeeded.
-pub trait Progress {
+/// Told of transfers as they go, by several threads if several blobs are on their way. One blob's calls are `started`, any number of `reached`, and `finished` if it succeeded.
+pub trait Progress: Sync {
     /// `what` is about to be fetched or sent. Not called for what is there already.
     fn started(&self, what: &Descriptor);
     /// `bytes` of `what` have come, or gone. A position, not a step: a retry that begins anew goes back to 0.

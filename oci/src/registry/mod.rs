@@ -5,6 +5,7 @@
 
 mod answer;
 mod auth;
+mod batch;
 mod body;
 mod credentials;
 mod endpoint;
@@ -22,6 +23,7 @@ use tokio::runtime::Runtime;
 
 use self::answer::Failure;
 use self::auth::Access;
+pub use self::batch::PARALLEL_BLOBS;
 use self::endpoint::Endpoints;
 use self::push::Uploads;
 pub use self::push::{Mount, Upload};

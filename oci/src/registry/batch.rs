@@ -1,0 +1,124 @@
+//! Many blobs at once, a few at a time. Each goes as if it were alone; the first error ends the batch once what is under way
+//! has ended. Spec: none; the bound is courtesy to registries, and to our own memory.
+
+use std::sync::Mutex;
+use std::sync::PoisonError;
+
+use super::Client;
+use super::push::{Mount, Upload};
+use crate::descriptor::Descriptor;
+use crate::error::Result;
+use crate::layout::Layout;
+use crate::progress::Progress;
+use crate::reference::Repository;
+
+/// How many blobs are on their way at a time.
+pub const PARALLEL_BLOBS: usize = 4;
+
+impl Client {
+    /// Brings blobs into `layout`, at most [`PARALLEL_BLOBS`] at a time.
+    ///
+    /// # Errors
+    /// As [`Self::blob`], for the first blob that failed; what has come by then stays.
+    pub fn blobs(
+        &self,
+        from: &Repository,
+        blobs: &[Descriptor],
+        layout: &Layout,
+        progress: &dyn Progress,
+    ) -> Result<()> {
+        in_parallel(blobs, |blob| self.blob(from, blob, layout, progress)).map(drop)
+    }
+
+    /// Sends blobs of `layout` to a repository, at most [`PARALLEL_BLOBS`] at a time.
+    ///
+    /// # Errors
+    /// As [`Self::push_blob`], for the first blob that failed; what has arrived by then stays.
+    pub fn push_blobs(
+        &self,
+        to: &Repository,
+        blobs: &[Descriptor],
+        layout: &Layout,
+        progress: &dyn Progress,
+    ) -> Result<()> {
+        in_parallel(blobs, |blob| self.push_blob(to, blob, layout, progress)).map(drop)
+    }
+
+    /// Makes blobs of `from` appear in `to` without sending them, at most [`PARALLEL_BLOBS`] at a time. Returns those that
+    /// have to be sent, in the order of `blobs`.
+    ///
+    /// # Errors
+    /// As [`Self::mount`], for the first blob that failed; what is mounted by then stays.
+    pub fn mount_all(&self, from: &Repository, to: &Repository, blobs: &[Descriptor]) -> Result<Vec<Upload>> {
+        let mounts = in_parallel(blobs, |blob| self.mount(from, to, blob))?;
+        let uploads = mounts.into_iter().filter_map(|mount| match mount {
+            Mount::Mounted => None,
+            Mount::Upload(upload) => Some(upload),
+        });
+        Ok(uploads.collect())
+    }
+}
+
+/// `work` on each item, on at most [`PARALLEL_BLOBS`] threads; the results in the order of the items.
+fn in_parallel<T: Sync, R: Send>(items: &[T], work: impl Fn(&T) -> Result<R> + Sync) -> Result<Vec<R>> {
+    let queue = Mutex::new(items.iter().enumerate());
+    let next = || queue.lock().unwrap_or_else(PoisonError::into_inner).next();
+    let results = Mutex::new(Vec::new());
+    let failure = Mutex::new(None);
+    std::thread::scope(|scope| {
+        for _ in 0..items.len().min(PARALLEL_BLOBS) {
+            scope.spawn(|| {
+                while failure.lock().unwrap_or_else(PoisonError::into_inner).is_none() {
+                    let Some((at, item)) = next() else { return };
+                    match work(item) {
+                        Ok(result) => results.lock().unwrap_or_else(PoisonError::into_inner).push((at, result)),
+                        Err(error) => {
+                            failure.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
+                        }
+                    }
+                }
+            });
+        }
+    });
+    if let Some(error) = failure.into_inner().unwrap_or_else(PoisonError::into_inner) {
+        return Err(error);
+    }
+    let mut results = results.into_inner().unwrap_or_else(PoisonError::into_inner);
+    results.sort_by_key(|(at, _)| *at);
+    Ok(results.into_iter().map(|(_, result)| result).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Barrier;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use super::*;
+    use crate::Error;
+
+    #[test]
+    fn results_keep_their_order_and_work_is_bounded() {
+        // Without PARALLEL_BLOBS at work at once the barrier would never open.
+        let (barrier, now, most) = (Barrier::new(PARALLEL_BLOBS), AtomicUsize::new(0), AtomicUsize::new(0));
+        let items: Vec<usize> = (0..3 * PARALLEL_BLOBS).collect();
+        let doubled = in_parallel(&items, |item| {
+            most.fetch_max(1 + now.fetch_add(1, Ordering::SeqCst), Ordering::SeqCst);
+            barrier.wait();
+            now.fetch_sub(1, Ordering::SeqCst);
+            Ok(2 * item)
+        });
+        assert_eq!(doubled.unwrap(), items.iter().map(|item| 2 * item).collect::<Vec<_>>());
+        assert_eq!(most.into_inner(), PARALLEL_BLOBS);
+    }
+
+    #[test]
+    fn one_failure_ends_the_batch() {
+        let tried = AtomicUsize::new(0);
+        let result = in_parallel(&[0; 100], |_| {
+            tried.fetch_add(1, Ordering::SeqCst);
+            Err::<(), _>(Error::Interrupted)
+        });
+        assert!(matches!(result, Err(Error::Interrupted)));
+        assert!(tried.into_inner() <= PARALLEL_BLOBS);
+    }
+}
