@@ -1,6 +1,7 @@
 //! Indexes: images for several platforms under one name, and the rule by which one of them is chosen. The rule never takes
 //! what merely comes first.
 
+use std::collections::BTreeMap;
 use std::fmt;
 
 use serde_json::{Value, json};
@@ -39,8 +40,41 @@ impl Index {
     /// # Errors
     /// [`Error::TooLarge`] if it would be larger than a registry must take.
     pub fn new(family: Family, manifests: &[Descriptor]) -> Result<Self> {
+        Self::annotated(family, manifests, &[])
+    }
+
+    /// The same, with annotations of its own as `(key, value)`. Spec: image-spec `annotations.md`; Docker's family has none, but
+    /// keeps them.
+    ///
+    /// # Errors
+    /// As [`Self::new`].
+    pub fn annotated(family: Family, manifests: &[Descriptor], annotations: &[(&str, &str)]) -> Result<Self> {
         let entries: Vec<Value> = manifests.iter().map(Descriptor::to_json).collect();
-        Self::parse(print(&json!({"schemaVersion": 2, "mediaType": family.name_of(OCI_INDEX), "manifests": entries})))
+        let mut value = json!({"schemaVersion": 2, "mediaType": family.name_of(OCI_INDEX), "manifests": entries});
+        for (key, text) in annotations {
+            value["annotations"][key] = json!(text);
+        }
+        Self::parse(print(&value))
+    }
+
+    /// This index under OCI media types, for layouts: each manifest that it names is replaced by its own twin, given in
+    /// `twins` by the digest that the index names.
+    ///
+    /// # Errors
+    /// [`Error::Document`] if a twin is missing.
+    pub fn to_oci(&self, twins: &BTreeMap<Digest, Descriptor>) -> Result<Self> {
+        let mut value = self.raw.value.clone();
+        value["mediaType"] = json!(OCI_INDEX);
+        for (at, entry) in self.manifests.iter().enumerate() {
+            let missing =
+                || Error::document(format!("index {}", self.digest()), format!("manifests[{at}]: it has no twin"));
+            let twin = twins.get(&entry.digest).ok_or_else(missing)?;
+            let names = &mut value["manifests"][at];
+            names["mediaType"] = json!(twin.media_type);
+            names["digest"] = json!(twin.digest);
+            names["size"] = json!(twin.size);
+        }
+        Self::parse(print(&value))
     }
 
     /// The bytes as received.
@@ -121,7 +155,7 @@ impl fmt::Debug for Index {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::descriptor::OCI_MANIFEST;
+    use crate::descriptor::{DOCKER_INDEX, DOCKER_MANIFEST, OCI_MANIFEST};
 
     /// An index with one entry for each platform; an entry's content is its place in the list.
     fn index(platforms: &[&str]) -> Index {
@@ -151,6 +185,19 @@ mod tests {
             let selected = index.select(&Platform::parse(wanted).unwrap()).map(|entry| entry.digest).ok();
             assert_eq!(selected, found.map(|at| Digest::of(&[at])), "{wanted} of {platforms:?}");
         }
+    }
+
+    #[test]
+    fn a_twin_differs_in_types_and_in_what_they_name() {
+        let docker = Descriptor::of(DOCKER_MANIFEST, b"docker").with_platform(Platform::parse("linux/amd64").unwrap());
+        let index = Index::annotated(Family::Docker, std::slice::from_ref(&docker), &[("key", "value")]).unwrap();
+        let child = Descriptor::of(OCI_MANIFEST, b"its twin");
+        let twin = index.to_oci(&BTreeMap::from([(docker.digest, child.clone())])).unwrap();
+        assert_eq!(twin.manifests(), [child.with_platform(Platform::parse("linux/amd64").unwrap())]);
+        assert_eq!((index.media_type(), twin.media_type()), (DOCKER_INDEX, OCI_INDEX));
+        assert!(std::str::from_utf8(twin.bytes()).unwrap().ends_with(r#""annotations":{"key":"value"}}"#));
+        let error = index.to_oci(&BTreeMap::new()).unwrap_err().to_string();
+        assert!(error.ends_with("manifests[0]: it has no twin"), "{error}");
     }
 
     #[test]

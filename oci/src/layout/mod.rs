@@ -1,6 +1,6 @@
 //! An OCI image layout on disk. Spec: image-spec `image-layout.md`. A blob appears under its digest whole and verified, or
-//! not at all: it is written to a partial file beside the others, synced, and renamed. Runs may share a layout. It never
-//! holds Docker's media types; that is its callers' promise (see [`Manifest::to_oci`](crate::Manifest::to_oci)).
+//! not at all: it is written to a partial file beside the others, synced, and renamed. Runs may share a layout. Its index
+//! never leads to Docker's media types; that is its callers' promise (see [`Manifest::to_oci`](crate::Manifest::to_oci)).
 
 mod blob;
 
@@ -12,6 +12,7 @@ pub(crate) use self::blob::{Expected, Incoming};
 use self::blob::{PARTIAL, Partial, Verifying, read_some};
 use crate::descriptor::{Descriptor, Family};
 use crate::digest::Digest;
+use crate::document::Document;
 use crate::error::{Error, Result};
 use crate::index::Index;
 use crate::manifest::MANIFEST_BYTES_MAX;
@@ -162,6 +163,22 @@ impl Layout {
         })
     }
 
+    /// A manifest or index by its digest alone; none if it is not here, or not with these bytes.
+    ///
+    /// # Errors
+    /// As [`Document::parse`]; [`Error::Io`] if it is here and cannot be read.
+    pub fn document(&self, digest: &Digest) -> Result<Option<Document>> {
+        let path = self.blob_path(digest);
+        if !path.exists() {
+            return Ok(None);
+        }
+        match read_file(&path, MANIFEST_BYTES_MAX) {
+            Ok(bytes) if Digest::of(&bytes) == *digest => Document::parse(bytes).map(Some),
+            Ok(_) | Err(Error::TooLarge { .. }) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
     /// Replaces `index.json` by an OCI index of `manifests`, whose platforms and tags
     /// ([`Descriptor::with_ref_name`]) are written as given.
     ///
@@ -306,6 +323,18 @@ mod tests {
                 "{found}"
             );
         }
+    }
+
+    #[test]
+    fn documents_are_found_by_digest_alone() {
+        let (_dir, layout) = layout();
+        let index = Index::new(Family::Docker, &[]).unwrap();
+        let digest = index.digest();
+        assert!(layout.document(&digest).unwrap().is_none());
+        layout.put(index.media_type(), index.bytes()).unwrap();
+        assert_eq!(layout.document(&digest).unwrap().unwrap().descriptor(), index.descriptor());
+        fs::write(layout.blob_path(&digest), "other bytes").unwrap();
+        assert!(layout.document(&digest).unwrap().is_none());
     }
 
     #[test]

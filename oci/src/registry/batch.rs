@@ -57,6 +57,30 @@ impl Client {
         });
         Ok(uploads.collect())
     }
+
+    /// Sends blobs that could not be mounted, at most [`PARALLEL_BLOBS`] at a time.
+    ///
+    /// # Errors
+    /// As [`Self::upload`], for the first blob that failed; what has arrived by then stays.
+    pub fn upload_all(&self, uploads: Vec<Upload>, layout: &Layout, progress: &dyn Progress) -> Result<()> {
+        // A session is good for one upload, so each is taken out of its place.
+        let uploads: Vec<_> = uploads.into_iter().map(|upload| Mutex::new(Some(upload))).collect();
+        in_parallel(&uploads, |upload| match upload.lock().unwrap_or_else(PoisonError::into_inner).take() {
+            Some(upload) => self.upload(upload, layout, progress),
+            None => Ok(()),
+        })
+        .map(drop)
+    }
+
+    /// Which of these blobs a repository lacks: one HEAD for each, at most [`PARALLEL_BLOBS`] at a time. Blobs that this client
+    /// sent or mounted there are not asked for.
+    ///
+    /// # Errors
+    /// The network errors.
+    pub fn lacking(&self, at: &Repository, blobs: &[Descriptor]) -> Result<Vec<Descriptor>> {
+        let there = in_parallel(blobs, |blob| self.has_blob(at, blob))?;
+        Ok(blobs.iter().zip(there).filter(|(_, there)| !there).map(|(blob, _)| blob.clone()).collect())
+    }
 }
 
 /// `work` on each item, on at most [`PARALLEL_BLOBS`] threads; the results in the order of the items.

@@ -48,6 +48,13 @@ pub struct Upload {
     session: Option<Url>,
 }
 
+impl Upload {
+    /// The blob to send.
+    pub fn blob(&self) -> &Descriptor {
+        &self.blob
+    }
+}
+
 /// Which blobs are known to be in which repository. The lock of one is held while it is sent, so that nobody else does.
 #[derive(Debug, Default)]
 pub(super) struct Uploads(Mutex<HashMap<(Repository, Digest), Slot>>);
@@ -113,6 +120,22 @@ impl Client {
             }
             Err(error) => Err(error),
         }
+    }
+
+    /// Whether a repository has a blob: one HEAD, or none where this client sent or mounted it before.
+    ///
+    /// # Errors
+    /// The network errors.
+    pub fn has_blob(&self, at: &Repository, blob: &Descriptor) -> Result<bool> {
+        let slot = self.uploads.slot(at, blob.digest);
+        let mut present = slot.lock().unwrap_or_else(PoisonError::into_inner);
+        if !*present {
+            *present = self.ask(&[self.transport.endpoints.home(at)?], &async |base| {
+                let sending = Sending { client: self, base, access: Access::pull(base, at) };
+                sending.is_there(at, blob).await
+            })?;
+        }
+        Ok(*present)
     }
 
     /// Sends a blob that could not be mounted, into the session that the registry opened for it.
