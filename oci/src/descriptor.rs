@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
 use crate::digest::Digest;
@@ -13,7 +14,8 @@ use crate::platform::Platform;
 pub const REF_NAME: &str = "org.opencontainers.image.ref.name";
 
 /// The two vocabularies of media types for the same documents.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Family {
     /// `application/vnd.oci.image.*`. Spec: image-spec `media-types.md`.
     Oci,

@@ -57,6 +57,14 @@ impl Document {
         self.descriptor().digest
     }
 
+    /// The family of its media type.
+    pub fn family(&self) -> Family {
+        match self {
+            Self::Manifest(manifest) => manifest.family(),
+            Self::Index(index) => index.family(),
+        }
+    }
+
     /// Names these bytes.
     pub fn descriptor(&self) -> Descriptor {
         match self {

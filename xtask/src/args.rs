@@ -3,7 +3,8 @@
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use oci::Platform;
+use oci::{Platform, Repository};
+use serde::Serialize;
 
 /// Docker-in-Docker without zombie shims: builds the fixed images, judges them in real daemons, records what passed.
 #[derive(Debug, Parser)]
@@ -27,6 +28,12 @@ pub enum Command {
     BuildImages(BuildImages),
     /// Build the static init and print its path
     BuildInit(BuildInit),
+    /// Publish images that were built and judged before
+    Publish(Publish),
+    /// Print the job matrix of the platforms as JSON: one job for each, on a runner that can judge it
+    Matrix(Matrix),
+    /// Check the legs that several machines pushed by digest, and publish the indexes over them
+    Merge(Merge),
     /// Format, lints, unit and integration tests, and the suite on a stand-in: what CI runs
     Test,
 }
@@ -46,12 +53,9 @@ pub struct BuildImages {
     /// Where the base comes from
     #[arg(long, value_enum, default_value_t = BaseChoice::Auto, value_name = "SOURCE")]
     pub base: BaseChoice,
-    /// Ask URL instead of the registry HOST; repeatable
-    #[arg(long, value_name = "HOST=URL", value_parser = mirror)]
-    pub mirror: Vec<(String, String)>,
-    /// Speak plain http to the registry HOST; repeatable (loopback needs no permission)
-    #[arg(long, value_name = "HOST")]
-    pub insecure: Vec<String>,
+    /// How registries are reached.
+    #[command(flatten)]
+    pub registries: Registries,
     /// Refuse to add to bases.lock
     #[arg(long)]
     pub locked: bool,
@@ -70,12 +74,106 @@ pub struct BuildImages {
     /// Folder for layouts and records [default: target/images of the repository]
     #[arg(long, value_name = "DIR")]
     pub out: Option<PathBuf>,
+    /// The media types of what is published: the base's own, or OCI's (for registries that take no other)
+    #[arg(long, value_enum, default_value_t = Format::Base, value_name = "TYPES")]
+    pub format: Format,
+    /// Publish what passed to this repository, under the definitions' tags
+    #[arg(long, value_name = "REPOSITORY", value_parser = repository)]
+    pub push: Option<Repository>,
+    /// Push each platform by digest and no index: one leg of several machines' work, for `merge`
+    #[arg(long, requires = "push")]
+    pub push_by_digest: bool,
+    /// What may be published.
+    #[command(flatten)]
+    pub allow: Allow,
     /// Build and judge again what the cache holds already
     #[arg(long)]
     pub fresh: bool,
     /// Print the plan and stop
     #[arg(long)]
     pub plan: bool,
+    /// Print the record as JSON on stdout instead of one line per image
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// How registries are reached.
+#[derive(Debug, Clone, Default, Args)]
+pub struct Registries {
+    /// Ask URL instead of the registry HOST; repeatable
+    #[arg(long, value_name = "HOST=URL", value_parser = mirror)]
+    pub mirror: Vec<(String, String)>,
+    /// Speak plain http to the registry HOST; repeatable (loopback needs no permission)
+    #[arg(long, value_name = "HOST")]
+    pub insecure: Vec<String>,
+}
+
+/// What may be published beside images that passed on every platform, under tags that name nothing else.
+#[derive(Debug, Clone, Copy, Default, Args, Serialize)]
+pub struct Allow {
+    /// Move tags that name another image
+    #[arg(long)]
+    pub move_tags: bool,
+    /// Publish images that were built on a stand-in
+    #[arg(long)]
+    pub allow_standin: bool,
+    /// Publish images of which some platforms could not be judged
+    #[arg(long)]
+    pub allow_unjudged_platforms: bool,
+    /// Publish images that nobody judged; for tests
+    #[arg(long, hide = true)]
+    pub allow_unjudged: bool,
+}
+
+/// Arguments of `publish`.
+#[derive(Debug, Args)]
+pub struct Publish {
+    /// Where to
+    #[arg(value_name = "REPOSITORY", value_parser = repository)]
+    pub repository: Repository,
+    /// Images to publish, by their names in the record; all of them where none is named
+    #[arg(value_name = "IMAGE")]
+    pub images: Vec<String>,
+    /// Folder of the layouts and the record [default: target/images of the repository]
+    #[arg(long, value_name = "DIR")]
+    pub out: Option<PathBuf>,
+    /// How registries are reached.
+    #[command(flatten)]
+    pub registries: Registries,
+    /// What may be published.
+    #[command(flatten)]
+    pub allow: Allow,
+    /// Print the record as JSON on stdout instead of one line per image
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Arguments of `matrix`.
+#[derive(Debug, Args)]
+pub struct Matrix {
+    /// Images to build, by the names in the image definitions; all of them where none is named
+    #[arg(value_name = "IMAGE")]
+    pub images: Vec<String>,
+    /// Folder of the image definitions [default: images/ of the repository]
+    #[arg(long = "images", id = "definitions", value_name = "DIR")]
+    pub definitions: Option<PathBuf>,
+}
+
+/// Arguments of `merge`.
+#[derive(Debug, Args)]
+pub struct Merge {
+    /// The legs' records, as `build-images --push-by-digest` wrote them
+    #[arg(value_name = "RECORD", required = true)]
+    pub records: Vec<PathBuf>,
+    /// Folder for the merged record [default: target/images of the repository]
+    #[arg(long, value_name = "DIR")]
+    pub out: Option<PathBuf>,
+    /// How registries are reached.
+    #[command(flatten)]
+    pub registries: Registries,
+    /// What may be published.
+    #[command(flatten)]
+    pub allow: Allow,
     /// Print the record as JSON on stdout instead of one line per image
     #[arg(long)]
     pub json: bool,
@@ -109,6 +207,15 @@ pub enum EngineChoice {
     Namespaces,
 }
 
+/// `--format`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Format {
+    /// Docker's types or OCI's, as the base has them
+    Base,
+    /// OCI's, whatever the base has; the blobs stay the same
+    Oci,
+}
+
 /// `--suite`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum SuiteChoice {
@@ -122,6 +229,10 @@ pub enum SuiteChoice {
 
 fn platform(text: &str) -> Result<Platform, String> {
     Platform::parse(text).map_err(|error| error.to_string())
+}
+
+fn repository(text: &str) -> Result<Repository, String> {
+    Repository::parse(text).map_err(|error| error.to_string())
 }
 
 fn mirror(text: &str) -> Result<(String, String), String> {

@@ -9,6 +9,7 @@ pub mod plan;
 mod program;
 pub mod progress;
 pub mod record;
+pub mod registry;
 pub mod session;
 pub mod shared;
 pub mod spec;

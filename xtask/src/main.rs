@@ -1,5 +1,6 @@
 //! The process: gathers the facts, runs the command, prints its error once and turns the outcome into the exit code.
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -55,6 +56,14 @@ fn session() -> Result<Session> {
         cwd: std::env::current_dir().context("read the working directory")?,
         host: oci::Platform::host(),
         source_date_epoch: std::env::var("SOURCE_DATE_EPOCH").ok(),
+        docker_config: docker_config(),
     };
     Ok(Session { facts, progress: Progress::stderr(), interrupt: interrupt.into() })
+}
+
+/// Where Docker keeps who we are (docker(1), "Configuration files").
+fn docker_config() -> Option<PathBuf> {
+    let folder = std::env::var_os("DOCKER_CONFIG").map(PathBuf::from);
+    let folder = folder.or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join(".docker")))?;
+    Some(folder.join("config.json"))
 }

@@ -4,10 +4,10 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail, ensure};
-use oci::{Platform, Reference, Timestamp};
+use oci::{Platform, Reference, Repository, Timestamp};
 use serde::Serialize;
 
-use crate::args::{BaseChoice, BuildImages, EngineChoice, SuiteChoice};
+use crate::args::{Allow, BaseChoice, BuildImages, EngineChoice, Format, SuiteChoice};
 use crate::lock::{Lock, LockedBase};
 use crate::spec::{ImageSpec, read_definitions};
 
@@ -22,6 +22,8 @@ pub struct Facts {
     pub host: Platform,
     /// SOURCE_DATE_EPOCH as it was found in the environment.
     pub source_date_epoch: Option<String>,
+    /// Docker's `config.json`, which says who we are at which registry; it need not be there.
+    pub docker_config: Option<PathBuf>,
 }
 
 /// The folders of a run.
@@ -49,6 +51,18 @@ pub struct PlannedImage {
     pub platforms: Vec<Platform>,
 }
 
+/// Where images go, and which.
+#[derive(Debug, Clone, Serialize)]
+pub struct Push {
+    /// The repository.
+    #[serde(serialize_with = "as_text")]
+    pub repository: Repository,
+    /// Manifests only, by digest: one leg of several machines' work.
+    pub by_digest: bool,
+    /// What may be published.
+    pub allow: Allow,
+}
+
 /// The whole run.
 #[derive(Debug, Clone, Serialize)]
 pub struct Plan {
@@ -71,6 +85,13 @@ pub struct Plan {
     /// How much of the suite judges them.
     #[serde(serialize_with = "as_value")]
     pub suite: SuiteChoice,
+    /// The media types of what is published.
+    #[serde(serialize_with = "as_value")]
+    pub format: Format,
+    /// Where what passed is published.
+    pub push: Option<Push>,
+    /// The platform that this machine runs.
+    pub host: Platform,
     /// Nothing that was built or judged before counts.
     pub fresh: bool,
     /// The one clock: seconds since 1970; none: the base's created time.
@@ -83,8 +104,8 @@ impl Plan {
     /// Reads the definitions and the lock, and decides. Error: whatever of the arguments, definitions or lock cannot be carried out.
     pub fn new(args: &BuildImages, facts: &Facts) -> Result<Self> {
         let folders = Folders {
-            definitions: args.definitions.as_ref().map_or_else(|| facts.root.join("images"), |dir| facts.cwd.join(dir)),
-            out: args.out.as_ref().map_or_else(|| facts.root.join("target/images"), |dir| facts.cwd.join(dir)),
+            definitions: definitions_folder(args.definitions.as_deref(), facts),
+            out: out_folder(args.out.as_deref(), facts),
             cache: cache(facts),
         };
         let specs = read_definitions(&folders.definitions)?;
@@ -93,19 +114,75 @@ impl Plan {
             .into_iter()
             .map(|spec| plan_image(spec, &lock, args, &facts.host))
             .collect::<Result<Vec<_>>>()?;
-        Ok(Self {
+        let push = args.push.as_ref().map(|repository| Push {
+            repository: repository.clone(),
+            by_digest: args.push_by_digest,
+            allow: args.allow,
+        });
+        let plan = Self {
             images,
             base: args.base,
-            mirrors: args.mirror.clone(),
-            insecure: args.insecure.clone(),
+            mirrors: args.registries.mirror.clone(),
+            insecure: args.registries.insecure.clone(),
             locked: args.locked,
             offline: args.offline,
             engine: args.engine,
             suite: args.suite,
+            format: args.format,
+            push,
+            host: facts.host.clone(),
             fresh: args.fresh,
             source_date_epoch: facts.source_date_epoch.as_deref().map(epoch).transpose()?,
             folders,
-        })
+        };
+        plan.check_push()?;
+        Ok(plan)
+    }
+
+    /// Whether the suite is asked for a platform; if not, the reason.
+    pub fn judges(&self, platform: &Platform) -> Result<(), String> {
+        if self.suite == SuiteChoice::None {
+            Err("--suite none".to_owned())
+        } else if platform.with_default_variant() == self.host.with_default_variant() {
+            Ok(())
+        } else {
+            Err(format!("this machine runs {}", self.host))
+        }
+    }
+
+    /// Whether the bytes of the base's layers are needed for a platform of an image, and not only their names: what is carved or judged
+    /// is unpacked, and what is not published lies in its layout whole.
+    pub fn needs_layers(&self, image: &PlannedImage, platform: &Platform) -> bool {
+        self.push.is_none() || image.spec.carve.is_some() || self.judges(platform).is_ok()
+    }
+
+    /// What the gate is sure to refuse is refused before the work.
+    fn check_push(&self) -> Result<()> {
+        let Some(Push { allow, repository, .. }) = &self.push else { return Ok(()) };
+        ensure!(
+            !self.offline,
+            "plan to publish to {repository}: --offline forbids it\nhint: run once without --push, then `cargo xtask publish`"
+        );
+        ensure!(
+            self.base != BaseChoice::Standin || allow.allow_standin,
+            "plan to publish to {repository}: expected the registry's base, found --base standin\nhint: --allow-standin publishes it nevertheless"
+        );
+        for image in &self.images {
+            for platform in &image.platforms {
+                let Err(reason) = self.judges(platform) else { continue };
+                ensure!(
+                    allow.allow_unjudged || (allow.allow_unjudged_platforms && self.suite != SuiteChoice::None),
+                    "plan to publish {} to {repository}: {platform} would not be judged: {reason}\nhint: {}",
+                    image.spec.name,
+                    if self.suite == SuiteChoice::None {
+                        "only what passed is published: leave out --suite none"
+                    } else {
+                        "--allow-unjudged-platforms publishes it unjudged; or build it on a machine that runs it, by --push-by-digest, and merge"
+                    }
+                );
+            }
+        }
+        Ok(())
     }
 }
 
@@ -114,12 +191,23 @@ pub fn cache(facts: &Facts) -> PathBuf {
     facts.root.join("target/cache")
 }
 
+/// `--images`, or the repository's definitions.
+pub fn definitions_folder(given: Option<&Path>, facts: &Facts) -> PathBuf {
+    given.map_or_else(|| facts.root.join("images"), |folder| facts.cwd.join(folder))
+}
+
+/// `--out`, or its default.
+pub fn out_folder(given: Option<&Path>, facts: &Facts) -> PathBuf {
+    given.map_or_else(|| facts.root.join("target/images"), |folder| facts.cwd.join(folder))
+}
+
 /// Where the lock lies.
 pub fn lock_path(folders: &Folders) -> PathBuf {
     folders.definitions.join("bases.lock")
 }
 
-fn select(specs: Vec<ImageSpec>, names: &[String]) -> Result<Vec<ImageSpec>> {
+/// The definitions with these names, or all of them. Error: there is none of a name.
+pub fn select(specs: Vec<ImageSpec>, names: &[String]) -> Result<Vec<ImageSpec>> {
     for name in names {
         if !specs.iter().any(|spec| spec.name == *name) {
             let valid: Vec<_> = specs.iter().map(|spec| spec.name.as_str()).collect();
@@ -162,7 +250,7 @@ fn epoch(text: &str) -> Result<u64> {
     Ok(seconds)
 }
 
-fn as_text<S: serde::Serializer>(value: &Reference, serializer: S) -> Result<S::Ok, S::Error> {
+fn as_text<S: serde::Serializer>(value: &impl std::fmt::Display, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.collect_str(value)
 }
 

@@ -1,5 +1,6 @@
 //! What a person sees on stderr: one line a stage, a bar for transfers on a terminal, plain lines elsewhere. Never writes to stdout.
 
+use std::collections::BTreeMap;
 use std::fmt::Display;
 use std::io::{IsTerminal, Write};
 use std::sync::Mutex;
@@ -24,6 +25,8 @@ pub struct Stage<'a> {
     name: &'static str,
     subject: String,
     started: Instant,
+    /// Bytes that have come or gone and bytes in all, of every blob so far.
+    transfers: Mutex<BTreeMap<oci::Digest, (u64, u64)>>,
 }
 
 impl Progress {
@@ -42,7 +45,7 @@ impl Progress {
             spinner.enable_steady_tick(Duration::from_millis(120));
             spinner
         });
-        Stage { progress: self, name, subject, started: Instant::now() }
+        Stage { progress: self, name, subject, started: Instant::now(), transfers: Mutex::default() }
     }
 
     /// Writes one line that belongs to a stage and needs no time.
@@ -89,6 +92,12 @@ impl Stage<'_> {
         let gap = WIDTH.saturating_sub(left.chars().count() + time.chars().count()).max(2);
         self.progress.line(&format!("{left}{:gap$}{time}", ""));
     }
+
+    fn draw(&self, transfers: &BTreeMap<oci::Digest, (u64, u64)>) {
+        let bar = self.progress.bar.lock().expect("no thread panics while it draws");
+        bar.set_length(transfers.values().map(|(_, size)| size).sum());
+        bar.set_position(transfers.values().map(|(reached, _)| reached).sum());
+    }
 }
 
 impl Drop for Stage<'_> {
@@ -98,22 +107,30 @@ impl Drop for Stage<'_> {
     }
 }
 
+/// One bar for all blobs that are on their way: several are.
 impl oci::Progress for Stage<'_> {
     fn started(&self, blob: &oci::Descriptor) {
-        self.progress.replace_bar(|| {
-            let bar = ProgressBar::new(blob.size);
-            bar.set_style(style("{msg} [{bar:30}] {bytes}/{total_bytes} {binary_bytes_per_sec} {eta}"));
-            bar.set_message(format!("{:<11} {:.19}", self.name, blob.digest.to_string()));
-            bar
-        });
+        let mut transfers = self.transfers.lock().expect("no thread panics while it counts");
+        if transfers.is_empty() {
+            self.progress.replace_bar(|| {
+                let bar = ProgressBar::new(0);
+                bar.set_style(style("{msg} [{bar:30}] {bytes}/{total_bytes} {binary_bytes_per_sec} {eta}"));
+                bar.set_message(format!("{:<11} {:<14}", self.name, self.subject));
+                bar
+            });
+        }
+        transfers.insert(blob.digest, (0, blob.size));
+        self.draw(&transfers);
     }
 
-    fn reached(&self, _: &oci::Descriptor, bytes: u64) {
-        self.progress.bar.lock().expect("no thread panics while it draws").set_position(bytes);
+    fn reached(&self, blob: &oci::Descriptor, bytes: u64) {
+        let mut transfers = self.transfers.lock().expect("no thread panics while it counts");
+        transfers.insert(blob.digest, (bytes, blob.size));
+        self.draw(&transfers);
     }
 
-    fn finished(&self, _: &oci::Descriptor) {
-        self.progress.replace_bar(ProgressBar::hidden);
+    fn finished(&self, blob: &oci::Descriptor) {
+        self.reached(blob, blob.size);
     }
 }
 

@@ -5,18 +5,21 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::path::Path;
 
-use anyhow::{Context, Result};
-use oci::{Digest, Platform};
+use anyhow::{Context, Result, ensure};
+use oci::{Digest, Family, Platform};
 use serde::{Deserialize, Serialize};
 use suite::{Outcome, Verdict};
 
 use crate::progress::size;
-use crate::shared::write_whole;
+use crate::shared::{read_text, write_whole};
 use crate::spec::ImageSpec;
 use crate::stages::base::{FetchedBase, Source};
-use crate::stages::derive::DerivedImage;
+use crate::stages::derived::DerivedImage;
 use crate::stages::init::StaticProgram;
 use crate::stages::judge::Judgement;
+
+/// More than this is no record.
+const RECORD_BYTES_MAX: u64 = 64 * 1024 * 1024;
 
 /// Raised whenever a key changes its meaning or goes.
 const SCHEMA: u32 = 1;
@@ -39,12 +42,32 @@ pub struct ImageRecord {
     pub name: String,
     /// Its names in its layout.
     pub tags: Vec<String>,
+    /// Whether its tags move to each new image.
+    #[serde(default)]
+    pub floating: bool,
     /// The index: what is published and promoted.
     pub digest: Digest,
+    /// The media types of the index.
+    pub format: Family,
+    /// The index in the layout, where it is another one: the OCI twin of an image of Docker's types.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub layout: Option<Digest>,
     /// What it was derived from.
     pub base: BaseRecord,
     /// The platforms that were built.
     pub platforms: BTreeMap<Platform, PlatformRecord>,
+    /// Where it was published.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub published: Option<Publication>,
+}
+
+/// Where an image was published: the index under the image's tags, or, by `--push-by-digest`, each manifest under a tag that keeps it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Publication {
+    /// The repository.
+    pub repository: String,
+    /// The tags.
+    pub tags: Vec<String>,
 }
 
 /// A base.
@@ -142,7 +165,7 @@ impl ImageRecord {
         mut judgements: BTreeMap<Platform, Judgement>,
     ) -> Result<Self> {
         let (source, packages) = match &base.source {
-            Source::Registry => (SourceRecord::Registry, Vec::new()),
+            Source::Registry(_) => (SourceRecord::Registry, Vec::new()),
             Source::Standin { packages, .. } => (SourceRecord::Standin, packages.clone()),
         };
         let platforms = derived.platforms.iter().map(|(platform, image)| {
@@ -167,9 +190,13 @@ impl ImageRecord {
         Ok(Self {
             name: spec.name.clone(),
             tags: spec.tags.clone(),
-            digest: derived.index.digest,
+            floating: spec.floating,
+            digest: derived.index.digest(),
+            format: derived.index.family(),
+            layout: Some(derived.local.digest).filter(|local| *local != derived.index.digest()),
             base: BaseRecord { name: base.name.clone(), digest: base.digest, source, packages },
             platforms: platforms.collect::<Result<_>>()?,
+            published: None,
         })
     }
 }
@@ -179,6 +206,16 @@ impl Record {
     pub fn new(images: Vec<ImageRecord>) -> Self {
         let reports = Reports { markdown: "digests.md".to_owned(), junit: "junit.xml".to_owned() };
         Self { schema: SCHEMA, images, reports }
+    }
+
+    /// Reads a record. Error: it is none, of another schema, or too large.
+    pub fn read(path: &Path) -> Result<Self> {
+        let text = read_text(path, RECORD_BYTES_MAX)?;
+        let value: serde_json::Value =
+            serde_json::from_str(&text).with_context(|| format!("read record {}", path.display()))?;
+        let schema = &value["schema"];
+        ensure!(*schema == SCHEMA, "read record {}: expected schema {SCHEMA}, found {schema}", path.display());
+        serde_json::from_value(value).with_context(|| format!("read record {}", path.display()))
     }
 
     /// The record as JSON, with a last newline.

@@ -36,8 +36,11 @@ pub struct ImageSpec {
     /// The platforms that the image is made for, such as linux/amd64.
     #[schemars(with = "Vec<String>")]
     pub platforms: Vec<Platform>,
-    /// The tags that name the image in its layout.
+    /// The tags that name the image in its layout and in registries.
     pub tags: Vec<String>,
+    /// Whether the tags move to each new image; else a tag that names another image in a registry stays there.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub floating: bool,
     /// The daemon that the image runs, and so the scenarios that judge it.
     pub runs: Daemon,
     /// The programs that the init guards by name: each becomes a link to it, ahead of the real one on PATH.
@@ -119,6 +122,11 @@ pub struct CarveSpec {
     /// Absolute paths that are taken where the base has them.
     #[serde(default)]
     pub optional: Vec<String>,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+fn is_false(value: &bool) -> bool {
+    !value
 }
 
 impl ImageSpec {

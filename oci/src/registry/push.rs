@@ -131,7 +131,7 @@ impl Client {
         let mut present = slot.lock().unwrap_or_else(PoisonError::into_inner);
         if !*present {
             *present = self.ask(&[self.transport.endpoints.home(at)?], &async |base| {
-                let sending = Sending { client: self, base, access: Access::pull(base, at) };
+                let sending = Sending { client: self, base, access: Access::push(base, at) };
                 sending.is_there(at, blob).await
             })?;
         }

@@ -1,23 +1,25 @@
-//! `build-images`: fetch, build the init, derive, judge, record. Strings the stages together; each decision is in a stage or in the plan.
+//! `build-images`: fetch, build the init, derive, judge, record, publish. Strings the stages together; each decision is in a stage or in the plan.
 
-use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
 
 use anyhow::{Context, Result, ensure};
-use oci::Platform;
+use oci::{Client, Platform};
 use suite::Outcome as Verdict;
 
 use super::Outcome;
 use crate::args::{BuildImages, SuiteChoice};
-use crate::plan::{Plan, PlannedImage};
+use crate::plan::{Plan, PlannedImage, Push};
 use crate::record::{ImageRecord, Record, SourceRecord};
+use crate::registry::Reach;
 use crate::session::{Session, print};
 use crate::shared::take_turn;
 use crate::spec::StandinSpec;
-use crate::stages::base::{self, FetchedBase};
-use crate::stages::init::{self, StaticProgram};
-use crate::stages::{derive, judge};
+use crate::stages::base::{self, FetchedBase, Source};
+use crate::stages::derived::DerivedImage;
+use crate::stages::publish::{Publisher, Tags};
+use crate::stages::{derive, gate, init, judge};
 use crate::tools;
 
 /// Builds and judges the planned images and writes the record; stdout names what passed.
@@ -29,44 +31,91 @@ pub(super) fn run(args: &BuildImages, session: &Session) -> Result<Outcome> {
     }
     require_root(&plan)?;
     let _turn = wait_for_turn(&plan, session)?;
-    let mut bases = BTreeMap::new();
-    for image in &plan.images {
-        if let Entry::Vacant(vacant) = bases.entry(base_key(image)) {
-            vacant.insert(base::fetch(image, &plan, session)?);
-        }
-    }
+    let reach = Reach { mirrors: &plan.mirrors, insecure: &plan.insecure };
+    let client = if plan.offline { None } else { Some(reach.client(session)?) };
+    let bases = fetch_bases(&plan, client.as_ref(), session)?;
     let mut inits = BTreeMap::new();
     for platform in plan.images.iter().flat_map(|image| &image.platforms) {
         if let Entry::Vacant(vacant) = inits.entry(platform.clone()) {
             vacant.insert(init::stage(platform, session)?);
         }
     }
-    let mut records = Vec::new();
+    let (mut derived, mut records) = (Vec::new(), Vec::new());
     for image in &plan.images {
         session.interrupt.check()?;
-        records.push(build(image, &bases[&base_key(image)], &inits, &plan, session)?);
+        let base = &bases[&base_key(image)];
+        let built = derive::stage(image, base, &inits, &plan, session)
+            .with_context(|| format!("derive {}", image.spec.name))?;
+        let judgements = judge::stage(image, base, &built, &plan, session)?;
+        records.push(ImageRecord::new(&image.spec, base, &built, &inits, judgements)?);
+        derived.push(built);
     }
-    let record = Record::new(records);
+    let mut record = Record::new(records);
     record.write(&plan.folders.out)?;
+    if let (Some(push), Some(client)) = (&plan.push, &client) {
+        let publisher =
+            Publisher::new(client, &push.repository, reach, push.allow.move_tags, &plan.folders.cache, session);
+        for ((image, built), record) in plan.images.iter().zip(&derived).zip(&mut record.images) {
+            publish(&publisher, push, (image, built, &bases[&base_key(image)]), record)?;
+        }
+        record.write(&plan.folders.out)?;
+    }
     report(&record, &plan, args.json, session)
 }
 
-/// Images of one base share what was fetched.
-fn base_key(image: &PlannedImage) -> (String, StandinSpec, &[Platform]) {
-    (image.base.to_string(), image.spec.standin, &image.platforms)
+/// Gets every base once, and of its layers those whose bytes something needs.
+fn fetch_bases<'a>(
+    plan: &'a Plan,
+    client: Option<&Client>,
+    session: &Session,
+) -> Result<BTreeMap<BaseKey<'a>, FetchedBase>> {
+    let mut bases = BTreeMap::new();
+    for image in &plan.images {
+        if let Entry::Vacant(vacant) = bases.entry(base_key(image)) {
+            vacant.insert(base::fetch(image, plan, client, session)?);
+        }
+    }
+    let mut needed = BTreeSet::new();
+    for image in &plan.images {
+        let platforms = image.platforms.iter().filter(|platform| plan.needs_layers(image, platform));
+        needed.extend(platforms.map(|platform| (base_key(image), platform)));
+    }
+    for (key, platform) in needed {
+        base::bring_layers(&bases[&key], platform, client, session)?;
+    }
+    Ok(bases)
 }
 
-fn build(
-    image: &PlannedImage,
-    base: &FetchedBase,
-    inits: &BTreeMap<Platform, StaticProgram>,
-    plan: &Plan,
-    session: &Session,
-) -> Result<ImageRecord> {
-    let derived =
-        derive::stage(image, base, inits, plan, session).with_context(|| format!("derive {}", image.spec.name))?;
-    let judgements = judge::stage(image, base, &derived, plan, session)?;
-    ImageRecord::new(&image.spec, base, &derived, inits, judgements)
+/// Publishes an image if it passed; one that failed stays here, and the others go on.
+fn publish(
+    publisher: &Publisher<'_>,
+    push: &Push,
+    (image, built, base): (&PlannedImage, &DerivedImage, &FetchedBase),
+    record: &mut ImageRecord,
+) -> Result<()> {
+    if record.outcomes().any(|outcome| !matches!(outcome, None | Some(Verdict::Passed))) {
+        return Ok(());
+    }
+    let cleared = gate::clear(record, &push.allow)?;
+    let source = match &base.source {
+        Source::Registry(repository) => Some(repository),
+        Source::Standin { .. } => None,
+    };
+    let name = &image.spec.name;
+    record.published = Some(if push.by_digest {
+        publisher.leg(name, built, &cleared, source)?
+    } else {
+        let tags = Tags { names: &image.spec.tags, floating: image.spec.floating };
+        publisher.image(name, built, &cleared, tags, source)?
+    });
+    Ok(())
+}
+
+type BaseKey<'a> = (String, StandinSpec, &'a [Platform]);
+
+/// Images of one base share what was fetched.
+fn base_key(image: &PlannedImage) -> BaseKey<'_> {
+    (image.base.to_string(), image.spec.standin, &image.platforms)
 }
 
 /// Says what came of it, on both streams, and turns it into the command's outcome.
@@ -80,7 +129,7 @@ fn report(record: &Record, plan: &Plan, json: bool, session: &Session) -> Result
         }
     }
     let standin = record.images.iter().any(|image| image.base.source == SourceRecord::Standin);
-    let note = if standin { ", built on a stand-in: not for publishing" } else { "" };
+    let note = if standin && plan.push.is_none() { ", built on a stand-in: not for publishing" } else { "" };
     let count = if plan.suite == SuiteChoice::None {
         format!("{} images, not judged (--suite none)", record.images.len())
     } else {
@@ -96,6 +145,9 @@ fn outcome(record: &Record, plan: &Plan) -> Outcome {
     if outcomes.clone().any(|outcome| outcome == Some(Verdict::Failed)) {
         Outcome::ImageFailed
     } else if plan.suite == SuiteChoice::None || outcomes.all(|outcome| outcome == Some(Verdict::Passed)) {
+        Outcome::Done
+    } else if record.images.iter().all(|image| image.published.is_some()) {
+        // Some platforms were not judged, and that was permitted.
         Outcome::Done
     } else {
         Outcome::NotJudged

@@ -2,6 +2,9 @@
 
 mod build_images;
 mod build_init;
+mod matrix;
+mod merge;
+mod publish;
 mod setup;
 mod test;
 
@@ -27,6 +30,9 @@ pub fn run(command: &Command, session: &Session) -> Result<Outcome> {
         Command::Setup => setup::run(session),
         Command::BuildImages(args) => build_images::run(args, session),
         Command::BuildInit(args) => build_init::run(args, session),
+        Command::Publish(args) => publish::run(args, session),
+        Command::Matrix(args) => matrix::run(args, session),
+        Command::Merge(args) => merge::run(args, session),
         Command::Test => test::run(session),
     }
 }

@@ -1,15 +1,14 @@
 //! The base: pulled by its locked digest, or built from Debian's packages where no registry can be reached. What it gives is the same
-//! either way: manifests and configurations, with every blob in a layout of the cache.
+//! either way: manifests and configurations. The layers come when they are asked for: not every image needs their bytes.
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
 use anyhow::{Context, Result, bail, ensure};
-use oci::manifest::MANIFEST_BYTES_MAX;
 use oci::{
-    Client, Descriptor, Digest, Document, Family, ImageConfig, Index, Layout, Manifest, Options, Platform, Reference,
-    Timestamp,
+    Client, Descriptor, Digest, Document, Family, ImageConfig, Index, Layout, Manifest, Platform, Reference,
+    Repository, Timestamp,
 };
 
 use crate::args::BaseChoice;
@@ -20,13 +19,15 @@ use crate::session::Session;
 use crate::spec::{StandinSpec, Suite};
 use crate::standin::{Request, Standin};
 
-/// A base whose manifests, configurations and blobs are at hand.
+/// A base whose manifests and configurations are at hand.
 #[derive(Debug, Clone)]
 pub struct FetchedBase {
     /// The reference that the definition names.
     pub name: String,
     /// The digest of its index, or of its manifest where it has no index.
     pub digest: Digest,
+    /// The media types of its index, or of its manifest where it has no index.
+    pub family: Family,
     /// Where it came from.
     pub source: Source,
     /// What was asked of it, by platform.
@@ -48,7 +49,7 @@ pub struct Image {
 #[derive(Debug, Clone)]
 pub enum Source {
     /// A registry, or the cache of what it gave.
-    Registry,
+    Registry(Repository),
     /// Debian's packages.
     Standin {
         /// The packages that went in, as `name=version`.
@@ -66,6 +67,16 @@ impl Image {
         Ok(Self { manifest, config, layout: layout.clone() })
     }
 
+    /// What is ours in a derived image: the configuration and the last layer.
+    pub fn own(&self) -> impl Iterator<Item = &Descriptor> {
+        std::iter::once(self.manifest.config()).chain(self.manifest.layers().last())
+    }
+
+    /// The layers of a derived image that are its base's.
+    pub fn inherited(&self) -> &[Descriptor] {
+        self.manifest.layers().split_last().map_or(&[], |(_, inherited)| inherited)
+    }
+
     /// The blobs that the manifest names: configuration and layers.
     pub fn blobs(&self) -> impl Iterator<Item = &Descriptor> {
         std::iter::once(self.manifest.config()).chain(self.manifest.layers())
@@ -79,13 +90,13 @@ impl Image {
     }
 }
 
-/// Gets the base of an image for every planned platform. Error: the registry's or the stand-in's; with `--base auto`, only that no
+/// Gets the base of an image for every planned platform; `client` is none under `--offline`. Error: the registry's or the stand-in's; with `--base auto`, only that no
 /// registry can be reached leads to the stand-in.
-pub fn fetch(image: &PlannedImage, plan: &Plan, session: &Session) -> Result<FetchedBase> {
+pub fn fetch(image: &PlannedImage, plan: &Plan, client: Option<&Client>, session: &Session) -> Result<FetchedBase> {
     match plan.base {
-        BaseChoice::Registry => from_registry(image, plan, session),
+        BaseChoice::Registry => from_registry(image, plan, client, session),
         BaseChoice::Standin => from_standin(image, plan, session),
-        BaseChoice::Auto => match from_registry(image, plan, session) {
+        BaseChoice::Auto => match from_registry(image, plan, client, session) {
             Err(error) => {
                 let Some(reason) = unreachable_reason(&error) else { return Err(error) };
                 session.progress.note("base", &image.base, format!("no registry reachable ({reason})"));
@@ -103,16 +114,37 @@ fn unreachable_reason(error: &anyhow::Error) -> Option<String> {
     })
 }
 
-fn from_registry(image: &PlannedImage, plan: &Plan, session: &Session) -> Result<FetchedBase> {
+/// Brings the layers of one platform of a base into the cache, where they are not there yet with every byte. Error: a layer cannot be
+/// had, or is not in the cache and `client` is none (`--offline`).
+pub fn bring_layers(base: &FetchedBase, platform: &Platform, client: Option<&Client>, session: &Session) -> Result<()> {
+    let (Source::Registry(repository), Some(image)) = (&base.source, base.images.get(platform)) else { return Ok(()) };
+    let mut missing = Vec::new();
+    for layer in image.manifest.layers() {
+        if !image.layout.verified(layer)? {
+            missing.push(layer.clone());
+        }
+    }
+    if missing.is_empty() {
+        return Ok(());
+    }
+    let stage = session.progress.stage("base", &base.name);
+    online(client, &base.name)?
+        .blobs(repository, &missing, &image.layout, &stage)
+        .with_context(|| format!("fetch base {} for {platform}", base.name))?;
+    let total: u64 = missing.iter().map(|layer| layer.size).sum();
+    stage.done(format!("{platform}: {} layers ({})", missing.len(), size(total)));
+    Ok(())
+}
+
+fn online<'a>(client: Option<&'a Client>, base: &str) -> Result<&'a Client> {
+    client.with_context(|| {
+        format!("fetch base {base}: it is not in the cache, and --offline forbids to ask for it\nhint: run once without --offline")
+    })
+}
+
+fn from_registry(image: &PlannedImage, plan: &Plan, client: Option<&Client>, session: &Session) -> Result<FetchedBase> {
     let stage = session.progress.stage("base", &image.base);
     let layout = open_cache(&plan.folders.cached("bases"))?;
-    let options = Options {
-        mirrors: plan.mirrors.clone(),
-        insecure: plan.insecure.clone(),
-        interrupt: session.interrupt.clone(),
-        ..Options::default()
-    };
-    let client = if plan.offline { None } else { Some(Client::new(options)?) };
     let registry = Registry { image, client, layout, stage: &stage };
     let (document, mut locked) = registry.resolve()?;
     let mut images = BTreeMap::new();
@@ -129,8 +161,13 @@ fn from_registry(image: &PlannedImage, plan: &Plan, session: &Session) -> Result
         remember(image, plan, locked)?;
     }
     let total: u64 = images.values().flat_map(|image| image.manifest.layers()).map(|layer| layer.size).sum();
-    let base =
-        FetchedBase { name: image.base.to_string(), digest: document.digest(), source: Source::Registry, images };
+    let base = FetchedBase {
+        name: image.base.to_string(),
+        digest: document.digest(),
+        family: document.family(),
+        source: Source::Registry(image.base.repository().clone()),
+        images,
+    };
     stage.done(format!("{} ({})", base.digest, size(total)));
     Ok(base)
 }
@@ -159,7 +196,7 @@ fn remember(image: &PlannedImage, plan: &Plan, locked: LockedBase) -> Result<()>
 /// A registry with its cache in front; `client` is none under `--offline`.
 struct Registry<'a> {
     image: &'a PlannedImage,
-    client: Option<Client>,
+    client: Option<&'a Client>,
     layout: Layout,
     stage: &'a Stage<'a>,
 }
@@ -204,10 +241,8 @@ impl Registry<'_> {
                 }
             }
         };
-        for blob in std::iter::once(manifest.config()).chain(manifest.layers()) {
-            if !self.layout.verified(blob)? {
-                self.client()?.blob(self.image.base.repository(), blob, &self.layout, self.stage)?;
-            }
+        if !self.layout.verified(manifest.config())? {
+            self.client()?.blob(self.image.base.repository(), manifest.config(), &self.layout, self.stage)?;
         }
         let config = ImageConfig::parse(self.layout.bytes(manifest.config())?)?;
         ensure!(
@@ -220,13 +255,8 @@ impl Registry<'_> {
 
     /// A manifest or index by digest, from the cache where it is there.
     fn document(&self, digest: &Digest) -> Result<Document> {
-        let path = self.layout.blob_path(digest);
-        let small = fs::metadata(&path).is_ok_and(|file| file.len() <= MANIFEST_BYTES_MAX);
-        if small {
-            let bytes = fs::read(&path).with_context(|| format!("read {}", path.display()))?;
-            if Digest::of(&bytes) == *digest {
-                return Ok(Document::parse(bytes)?);
-            }
+        if let Some(document) = self.layout.document(digest)? {
+            return Ok(document);
         }
         let document = self.client()?.manifest(self.image.base.repository(), digest)?;
         self.keep(&document)?;
@@ -239,9 +269,7 @@ impl Registry<'_> {
     }
 
     fn client(&self) -> Result<&Client> {
-        self.client.as_ref().with_context(|| {
-            format!("fetch base {}: it is not in the cache, and --offline forbids to ask for it\nhint: run once without --offline", self.image.base)
-        })
+        online(self.client, &self.image.base.to_string())
     }
 }
 
@@ -260,6 +288,7 @@ fn from_standin(image: &PlannedImage, plan: &Plan, session: &Session) -> Result<
     Ok(FetchedBase {
         name: format!("stand-in:{}", crate::standin::tag(flavour)),
         digest: Index::new(Family::Oci, &children)?.digest(),
+        family: Family::Oci,
         source: Source::Standin { packages, bare },
         images,
     })

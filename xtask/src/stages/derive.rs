@@ -1,36 +1,26 @@
 //! Deriving: the base plus one layer and a few edited keys of its configuration. The base's own bytes are linked, not copied or changed.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail, ensure};
-use oci::{Descriptor, Digest, Family, History, Index, Interrupt, Layout, Permissions, Platform, Timestamp};
+use oci::{Descriptor, Digest, Family, History, Interrupt, Layout, Permissions, Platform, Timestamp};
 use serde::Serialize;
 
 use super::base::{FetchedBase, Image};
 use super::carve;
 use super::contents::{self, Contents, Entry};
+use super::derived::{self, DerivedImage};
 use super::init::StaticProgram;
 use super::memo::Memo;
 use super::rootfs;
+use crate::args::Format;
 use crate::plan::{Plan, PlannedImage};
 use crate::progress::size;
 use crate::session::Session;
 use crate::spec::{INIT_DIR, INIT_PATH, ImageSpec};
-
-/// A derived image: an index in a layout of its own, with every platform that was built.
-#[derive(Debug, Clone)]
-pub struct DerivedImage {
-    /// The index that the image's tags name.
-    pub index: Descriptor,
-    /// The platforms.
-    pub platforms: BTreeMap<Platform, Image>,
-    /// Where it lies.
-    pub layout: Layout,
-}
 
 /// What one platform is derived from.
 #[derive(Debug)]
@@ -39,8 +29,10 @@ pub struct Ingredients<'a> {
     pub image: &'a Image,
     /// The init of this platform.
     pub init: &'a StaticProgram,
-    /// The base, unpacked: what is carved, and what proves that the layer fits.
-    pub rootfs: &'a Path,
+    /// The base, unpacked: what is carved, and what proves that the layer fits. None: nothing here needs the bytes of its layers.
+    pub rootfs: Option<&'a Path>,
+    /// The media types of what is published.
+    pub format: Format,
     /// SOURCE_DATE_EPOCH, which then is the image's created time too; none: the base's time, and its text stays.
     pub created: Option<Timestamp>,
 }
@@ -52,6 +44,7 @@ struct Inputs<'a> {
     base: (&'a str, Digest),
     platforms: Vec<(&'a Platform, Digest, Digest)>,
     source_date_epoch: Option<u64>,
+    to_oci: bool,
     code: &'static str,
 }
 
@@ -75,31 +68,53 @@ pub fn stage(
         base: (&base.name, base.digest),
         platforms,
         source_date_epoch: plan.source_date_epoch,
+        to_oci: plan.format == Format::Oci,
         code: env!("DERIVING_CODE"),
     };
     let memo = Memo::new(&plan.folders.cache, "derive");
     let folder = plan.folders.layout(&image.spec.name);
+    // Layers whose bytes nobody here needs stay where they are.
+    let remote: BTreeSet<Digest> = image
+        .platforms
+        .iter()
+        .filter(|platform| !plan.needs_layers(image, platform))
+        .flat_map(|platform| base.images[platform].manifest.layers())
+        .map(|layer| layer.digest)
+        .collect();
     if !plan.fresh
         && let Some(before) = memo.get::<Digest>(&inputs)?
-        && let Some(derived) = read_back(&folder, before)
+        && let Ok(derived) = DerivedImage::read(&folder, before, |_, layer| remote.contains(&layer.digest))
     {
         stage.done("unchanged: same base, init and definition as before");
         return Ok(derived);
     }
-    clear(&folder)?;
+    derived::clear(&folder)?;
     let layout = Layout::open_or_create(&folder)?;
     let mut images = BTreeMap::new();
     for platform in &image.platforms {
         let from = &base.images[platform];
-        stage.doing("unpacking the base");
-        let rootfs = rootfs::unpacked(from, &plan.folders.cache, &session.interrupt)?;
+        let rootfs = if plan.needs_layers(image, platform) {
+            stage.doing("unpacking the base");
+            Some(rootfs::unpacked(from, &plan.folders.cache, &session.interrupt)?)
+        } else {
+            None
+        };
         stage.doing("writing the layer");
         let created = plan.source_date_epoch.map(Timestamp::from_epoch).transpose()?;
-        let ingredients = Ingredients { image: from, init: &inits[platform], rootfs: &rootfs, created };
+        let ingredients = Ingredients {
+            image: from,
+            init: &inits[platform],
+            rootfs: rootfs.as_deref(),
+            format: plan.format,
+            created,
+        };
         images.insert(platform.clone(), derive(&image.spec, base, &ingredients, &layout, &session.interrupt)?);
     }
-    let derived = index(&image.spec, images, layout)?;
-    memo.put(&inputs, &derived.index.digest)?;
+    let manifests = images.iter().map(|(platform, image)| (platform.clone(), image.manifest.descriptor())).collect();
+    let family = if plan.format == Format::Oci { Family::Oci } else { base.family };
+    let index = derived::index(family, &manifests, (&base.name, base.digest))?;
+    let derived = DerivedImage::write(index, images, layout, &image.spec.tags)?;
+    memo.put(&inputs, &derived.index.digest())?;
     stage.done(describe(&derived, &image.spec));
     Ok(derived)
 }
@@ -124,10 +139,13 @@ pub fn derive(
     layout: &Layout,
     interrupt: &Interrupt,
 ) -> Result<Image> {
-    prove(spec, from.rootfs, from.image.config.path())?;
-    let mut contents = match &spec.carve {
-        Some(carve) => carve::carve(from.rootfs, carve)?,
-        None => Contents::new(),
+    if let Some(rootfs) = from.rootfs {
+        prove(spec, rootfs, from.image.config.path())?;
+    }
+    let mut contents = match (&spec.carve, from.rootfs) {
+        (Some(carve), Some(rootfs)) => carve::carve(rootfs, carve)?,
+        (Some(_), None) => bail!("carve {}: the base's layers are not at hand", spec.name),
+        (None, _) => Contents::new(),
     };
     add_init(&mut contents, spec, from.init)?;
     let created = from.created.map_or_else(|| from.image.created(), Ok)?;
@@ -150,12 +168,15 @@ pub fn derive(
     let config = edit.finish();
     let config_descriptor = layout.put(&config.descriptor().media_type, config.bytes())?;
 
-    let mut edit = from.image.manifest.to_oci().edit();
+    let mut edit = from.image.manifest.edit();
+    if from.format == Format::Oci {
+        edit.family(Family::Oci);
+    }
     edit.config(&config_descriptor);
     match spec.carve {
         Some(_) => edit.replace_layers(std::slice::from_ref(&layer.descriptor)),
         None => {
-            for blob in from.image.manifest.layers() {
+            for blob in from.image.manifest.layers().iter().filter(|_| from.rootfs.is_some()) {
                 link_blob(&from.image.layout, layout, blob)?;
             }
             edit.append_layer(&layer.descriptor)
@@ -166,17 +187,6 @@ pub fn derive(
     let manifest = edit.finish();
     layout.put(manifest.media_type(), manifest.bytes())?;
     Ok(Image { manifest, config, layout: layout.clone() })
-}
-
-/// Writes the index over the derived platforms, and last of all the layout's own index, which makes the image visible under its tags.
-pub fn index(spec: &ImageSpec, platforms: BTreeMap<Platform, Image>, layout: Layout) -> Result<DerivedImage> {
-    let children: Vec<_> =
-        platforms.iter().map(|(platform, image)| image.manifest.descriptor().with_platform(platform.clone())).collect();
-    let index = Index::new(Family::Oci, &children)?;
-    let descriptor = layout.put(index.media_type(), index.bytes())?;
-    let tagged: Vec<_> = spec.tags.iter().map(|tag| descriptor.clone().with_ref_name(tag)).collect();
-    layout.write_index(&tagged)?;
-    Ok(DerivedImage { index: descriptor, platforms, layout })
 }
 
 /// Proves on the unpacked base that the layer lays no directory over a link, and that a guard is found before what it guards.
@@ -277,34 +287,4 @@ fn link_blob(from: &Layout, to: &Layout, blob: &Descriptor) -> Result<()> {
     }
     from.read(blob, |reader| to.put_stream(blob, reader)).with_context(|| format!("copy blob {}", blob.digest))?;
     Ok(())
-}
-
-/// Removes a layout, its index first: from then on no tag names what is being replaced.
-fn clear(folder: &Path) -> Result<()> {
-    for name in ["index.json", "oci-layout", "blobs"] {
-        let path = folder.join(name);
-        let removed = if path.is_dir() { fs::remove_dir_all(&path) } else { fs::remove_file(&path) };
-        match removed {
-            Err(error) if error.kind() != ErrorKind::NotFound => {
-                return Err(error).with_context(|| format!("remove {}", path.display()));
-            }
-            _ => {}
-        }
-    }
-    Ok(())
-}
-
-/// Reads a derived image back from its layout; none: it is not there whole, down to the last byte, or cannot be read at all.
-fn read_back(folder: &Path, digest: Digest) -> Option<DerivedImage> {
-    let layout = Layout::open(folder).ok()?;
-    let index = layout.index().ok()?.manifests().iter().find(|entry| entry.digest == digest)?.clone();
-    let mut platforms = BTreeMap::new();
-    for child in Index::parse(layout.bytes(&index).ok()?).ok()?.manifests() {
-        let image = Image::read(&layout, child).ok()?;
-        if !image.blobs().all(|blob| layout.verified(blob).unwrap_or(false)) {
-            return None;
-        }
-        platforms.insert(child.platform.clone()?, image);
-    }
-    Some(DerivedImage { index, platforms, layout })
 }

@@ -11,7 +11,7 @@ use suite::engine::{Engine, Facts};
 use suite::{Event, Job, Kind, Namespaces, Outcome, Row, RunConfig, Selection, Subject, Verdict};
 
 use super::base::{FetchedBase, Image, Source};
-use super::derive::DerivedImage;
+use super::derived::DerivedImage;
 use super::init::{self, StaticProgram};
 use super::memo::Memo;
 use super::rootfs;
@@ -55,13 +55,14 @@ pub fn stage(
 ) -> Result<BTreeMap<Platform, Judgement>> {
     let mut judgements = BTreeMap::new();
     for (platform, fixed) in &derived.platforms {
-        let judgement = match (plan.suite, runs_here(platform, session)) {
-            (SuiteChoice::None, _) => Judgement::Unjudged("--suite none".to_owned()),
-            (_, Err(reason)) => {
-                session.progress.note("judge", &image.spec.name, format!("{platform} not judged: {reason}"));
+        let judgement = match plan.judges(platform) {
+            Err(reason) => {
+                if plan.suite != SuiteChoice::None {
+                    session.progress.note("judge", &image.spec.name, format!("{platform} not judged: {reason}"));
+                }
                 Judgement::Unjudged(reason)
             }
-            (SuiteChoice::Full | SuiteChoice::Smoke, Ok(())) => {
+            Ok(()) => {
                 let selection = if plan.suite == SuiteChoice::Full { Selection::Full } else { Selection::Smoke };
                 let published = base.images.get(platform).context("judge a platform that was not fetched")?;
                 let bare = bare(base, platform)?;
@@ -75,20 +76,10 @@ pub fn stage(
     Ok(judgements)
 }
 
-/// Whether this machine's processor runs a platform's programs; if not, the reason.
-fn runs_here(platform: &Platform, session: &Session) -> std::result::Result<(), String> {
-    let host = &session.facts.host;
-    if platform.with_default_variant() == host.with_default_variant() {
-        Ok(())
-    } else {
-        Err(format!("this machine runs {host}"))
-    }
-}
-
 /// The image in which nothing reaps: the stand-in's old flavour, or the base itself, whose docker-init is then covered.
 fn bare<'a>(base: &'a FetchedBase, platform: &Platform) -> Result<&'a Image> {
     let found = match &base.source {
-        Source::Registry => base.images.get(platform),
+        Source::Registry(_) => base.images.get(platform),
         Source::Standin { bare, .. } => bare.get(platform),
     };
     found.context("judge a platform that was not fetched")

@@ -1,0 +1,131 @@
+//! `merge`: the legs that several machines judged and pushed by digest become one image. The registry is all that the machines share;
+//! what they say of their legs is checked against each other and against the registry.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail, ensure};
+use oci::{Client, Descriptor, Platform, Reference, Repository};
+
+use super::Outcome;
+use crate::args;
+use crate::plan::{cache, out_folder};
+use crate::record::{ImageRecord, Publication, Record};
+use crate::registry::Reach;
+use crate::session::{Session, print};
+use crate::stages::publish::{Publisher, Tags};
+use crate::stages::{derived, gate};
+
+/// Merges the legs and publishes the indexes; writes the merged record. Nothing is published before everything was checked.
+pub(super) fn run(args: &args::Merge, session: &Session) -> Result<Outcome> {
+    let (mut images, repository) = merged(&args.records)?;
+    let reach = Reach { mirrors: &args.registries.mirror, insecure: &args.registries.insecure };
+    let client = reach.client(session)?;
+    let cache = cache(&session.facts);
+    let publisher = Publisher::new(&client, &repository, reach, args.allow.move_tags, &cache, session);
+    let mut indexes = Vec::new();
+    for image in &mut images {
+        gate::clear(image, &args.allow)?;
+        let children = children(image, &repository, &client)?;
+        let index = derived::index(image.format, &children, (&image.base.name, image.base.digest))?;
+        image.digest = index.digest();
+        image.layout = None;
+        let pending = publisher.pending(&index, Tags { names: &image.tags, floating: image.floating })?;
+        indexes.push((index, pending));
+    }
+    let mut published = String::new();
+    for (image, (index, pending)) in images.iter_mut().zip(&indexes) {
+        let stage = session.progress.stage("merge", &image.name);
+        publisher.index(index, pending)?;
+        image.published = Some(Publication { repository: repository.to_string(), tags: image.tags.clone() });
+        published.push_str(&format!("{repository}@{}\n", image.digest));
+        let platforms: Vec<_> = image.platforms.keys().map(ToString::to_string).collect();
+        let there = if pending.is_empty() { ", there already" } else { "" };
+        stage.done(format!("{repository}:{} ({}){there}", image.tags.join(", "), platforms.join(", ")));
+    }
+    let out = out_folder(args.out.as_deref(), &session.facts);
+    std::fs::create_dir_all(&out).with_context(|| format!("make {}", out.display()))?;
+    let record = Record::new(images);
+    record.write(&out)?;
+    print(&if args.json { record.json()? } else { published })?;
+    Ok(Outcome::Done)
+}
+
+/// The legs' records as one, and the repository that holds all of them. Error: what two legs say of one image differs, or a leg was
+/// pushed elsewhere or not at all.
+fn merged(paths: &[PathBuf]) -> Result<(Vec<ImageRecord>, Repository)> {
+    let mut images: BTreeMap<String, (ImageRecord, &Path)> = BTreeMap::new();
+    let mut place: Option<(Repository, &Path)> = None;
+    for path in paths {
+        let record = Record::read(path)?;
+        ensure!(!record.images.is_empty(), "merge {}: the record names no image", path.display());
+        for leg in record.images {
+            let repository = pushed_to(&leg, path)?;
+            let (expected, first) = place.get_or_insert_with(|| (repository.clone(), path));
+            ensure!(
+                *expected == repository,
+                "merge {}: expected legs in {expected} as in {}, found {repository}",
+                path.display(),
+                first.display()
+            );
+            match images.get_mut(&leg.name) {
+                None => drop(images.insert(leg.name.clone(), (leg, path))),
+                Some((image, first)) => {
+                    add(image, leg).with_context(|| format!("merge {} with {}", path.display(), first.display()))?;
+                }
+            }
+        }
+    }
+    let (repository, _) = place.context("merge: expected records, found none")?;
+    let images: Vec<_> = images.into_values().map(|(image, _)| image).collect();
+    Ok((images, repository))
+}
+
+fn pushed_to(leg: &ImageRecord, path: &Path) -> Result<Repository> {
+    let publication = leg.published.as_ref().with_context(|| {
+        format!(
+            "merge {}: {} was not pushed\nhint: cargo xtask build-images --push REPOSITORY --push-by-digest",
+            path.display(),
+            leg.name
+        )
+    })?;
+    Ok(Repository::parse(&publication.repository)?)
+}
+
+/// Adds a leg's platforms. Error: the legs are of different bases, tags or types, or both have a platform.
+fn add(image: &mut ImageRecord, leg: ImageRecord) -> Result<()> {
+    let facts = |of: &ImageRecord| {
+        [
+            ("base", format!("{} {}", of.base.name, of.base.digest)),
+            ("tags", of.tags.join(", ")),
+            ("floating", of.floating.to_string()),
+            ("format", format!("{:?}", of.format)),
+        ]
+    };
+    for ((what, expected), (_, found)) in facts(image).into_iter().zip(facts(&leg)) {
+        ensure!(expected == found, "compare legs of {}: {what}: expected {expected}, found {found}", image.name);
+    }
+    for (platform, record) in leg.platforms {
+        if image.platforms.contains_key(&platform) {
+            bail!("compare legs of {}: {platform}: expected one leg, found two", image.name);
+        }
+        image.platforms.insert(platform, record);
+    }
+    Ok(())
+}
+
+/// The manifests as the registry has them. Error: it lacks one.
+fn children(image: &ImageRecord, at: &Repository, client: &Client) -> Result<BTreeMap<Platform, Descriptor>> {
+    let mut children = BTreeMap::new();
+    for (platform, record) in &image.platforms {
+        let found = client.head(&Reference::Pinned(at.pinned(record.digest)))?;
+        let found = found.with_context(|| {
+            format!(
+                "merge {}: {platform}: expected {} in {at}, found nothing by that digest",
+                image.name, record.digest
+            )
+        })?;
+        children.insert(platform.clone(), found);
+    }
+    Ok(children)
+}

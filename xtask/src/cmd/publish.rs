@@ -1,0 +1,54 @@
+//! `publish`: what an earlier run built, judged and recorded goes into a repository. The record says what passed; the layouts beside it
+//! hold the bytes.
+
+use anyhow::{Context, Result, bail};
+use oci::Reference;
+
+use super::Outcome;
+use crate::args;
+use crate::plan::{cache, out_folder};
+use crate::record::{ImageRecord, Record, SourceRecord};
+use crate::registry::Reach;
+use crate::session::{Session, print};
+use crate::stages::derived::DerivedImage;
+use crate::stages::gate;
+use crate::stages::publish::{Publisher, Tags};
+
+/// Publishes the named images of the record; all are cleared before the first is sent. stdout names what is in the repository then.
+pub(super) fn run(args: &args::Publish, session: &Session) -> Result<Outcome> {
+    let out = out_folder(args.out.as_deref(), &session.facts);
+    let mut record = Record::read(&out.join("digests.json"))?;
+    for name in &args.images {
+        if !record.images.iter().any(|image| image.name == *name) {
+            let recorded: Vec<_> = record.images.iter().map(|image| image.name.as_str()).collect();
+            bail!("find image `{name}` in the record: no such image\nhint: it has {}", recorded.join(", "));
+        }
+    }
+    let reach = Reach { mirrors: &args.registries.mirror, insecure: &args.registries.insecure };
+    let client = reach.client(session)?;
+    let cache = cache(&session.facts);
+    let publisher = Publisher::new(&client, &args.repository, reach, args.allow.move_tags, &cache, session);
+    let wanted = |image: &ImageRecord| args.images.is_empty() || args.images.contains(&image.name);
+    let mut cleared = Vec::new();
+    for image in record.images.iter_mut().filter(|image| wanted(image)) {
+        let pass = gate::clear(image, &args.allow)?;
+        // A layer that is not here is the base's, which the publisher fetches if it must.
+        let derived = DerivedImage::read(&out.join(&image.name), image.digest, |_, _| true)
+            .with_context(|| format!("publish {}", image.name))
+            .context("read what was built\nhint: cargo xtask build-images")?;
+        cleared.push((image, derived, pass));
+    }
+    let mut published = String::new();
+    for (image, derived, pass) in cleared {
+        let base = match image.base.source {
+            SourceRecord::Registry => Some(Reference::parse(&image.base.name)?.repository().clone()),
+            SourceRecord::Standin => None,
+        };
+        let tags = Tags { names: &image.tags, floating: image.floating };
+        image.published = Some(publisher.image(&image.name, &derived, &pass, tags, base.as_ref())?);
+        published.push_str(&format!("{}@{}\n", args.repository, image.digest));
+    }
+    record.write(&out)?;
+    print(&if args.json { record.json()? } else { published })?;
+    Ok(Outcome::Done)
+}

@@ -1,0 +1,66 @@
+//! How every command reaches registries: one client for a run, with the user's mirrors, permissions and credentials. Never asks for
+//! anything itself.
+
+use anyhow::{Context, Result};
+use oci::{Client, Options, Repository};
+
+use crate::session::Session;
+
+/// Mirrors as `(HOST[:PORT], URL)`, and hosts that are spoken to in plain http.
+#[derive(Debug, Clone, Copy)]
+pub struct Reach<'a> {
+    /// Registries that are asked elsewhere.
+    pub mirrors: &'a [(String, String)],
+    /// Registries that are spoken to in plain http.
+    pub insecure: &'a [String],
+}
+
+impl Reach<'_> {
+    /// A client; it connects to nothing yet. Error: a mirror that is no URL, or one of plain http that nobody permitted.
+    pub fn client(&self, session: &Session) -> Result<Client> {
+        let options = Options {
+            mirrors: self.mirrors.to_vec(),
+            insecure: self.insecure.to_vec(),
+            credentials: session.facts.docker_config.clone(),
+            interrupt: session.interrupt.clone(),
+            ..Options::default()
+        };
+        Client::new(options).context("reach registries")
+    }
+
+    /// The repository from which blobs of `base` can be mounted into `target`: itself if both are of one registry, or its mirror on
+    /// that registry. None: the blobs have to travel.
+    pub fn beside(&self, base: &Repository, target: &Repository) -> Option<Repository> {
+        if base.registry() == target.registry() {
+            return Some(base.clone());
+        }
+        let mirrors = self.mirrors.iter().filter(|(mirrored, _)| mirrored == base.registry());
+        let places = mirrors.filter_map(|(_, url)| {
+            let place = url.split_once("://")?.1.trim_end_matches('/');
+            Repository::parse(&format!("{place}/{}", base.path())).ok()
+        });
+        places.into_iter().find(|place| place.registry() == target.registry())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn blobs_are_mounted_from_the_base_or_its_mirror() {
+        let mirrors = [("docker.io".to_owned(), "http://127.0.0.1:5000/cache/".to_owned())];
+        let reach = Reach { mirrors: &mirrors, insecure: &[] };
+        for (base, target, expected) in [
+            ("docker", "docker.io/me/dind", Some("docker.io/library/docker")),
+            ("docker", "127.0.0.1:5000/dind", Some("127.0.0.1:5000/cache/library/docker")),
+            ("docker", "ghcr.io/me/dind", None),
+            ("ghcr.io/me/base", "127.0.0.1:5000/dind", None),
+            ("ghcr.io/me/base", "ghcr.io/me/base", Some("ghcr.io/me/base")),
+        ] {
+            let parse = |text| Repository::parse(text).expect("a repository");
+            let found = reach.beside(&parse(base), &parse(target)).map(|place| place.to_string());
+            assert_eq!(found.as_deref(), expected, "{base} into {target}");
+        }
+    }
+}
