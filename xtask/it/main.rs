@@ -6,18 +6,25 @@ mod healing;
 mod house;
 mod interrupt;
 mod pipeline;
+mod publish;
 mod readers;
 mod registry;
+mod shop;
 mod support;
 
 use libtest_mimic::Arguments;
 
 fn main() {
     let arguments = Arguments::from_args();
-    let trials =
-        [house::trials(), cli::trials(), pipeline::trials(), readers::trials(), interrupt::trials(), healing::trials()]
-            .into_iter()
-            .flatten()
-            .collect();
+    let trials = [
+        house::trials(),
+        cli::trials(),
+        pipeline::trials(),
+        publish::trials(),
+        readers::trials(),
+        interrupt::trials(),
+        healing::trials(),
+    ];
+    let trials = trials.into_iter().flatten().collect();
     libtest_mimic::run(&arguments, trials).exit();
 }

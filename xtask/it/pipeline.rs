@@ -9,7 +9,10 @@ use libtest_mimic::{Failed, Trial};
 use oci::{Digest, Layout};
 use serde_json::Value;
 
-use crate::registry::Registry;
+use xtask::bench::Registry;
+
+use crate::registry::seed;
+use crate::shop::{done, refused};
 use crate::support::{command, definitions, ensure, folder, lacks, said, standin, trial_if};
 
 const AMD64: &str = "linux/amd64";
@@ -71,7 +74,7 @@ impl Workbench {
     fn registry(&self) -> Result<(Registry, String, Seeded), Failed> {
         let standin = standin()?;
         let registry = Registry::start(self.folder.path())?;
-        registry.seed(&standin.layout, "20-dind", "library/docker:20-dind")?;
+        seed(&registry, &standin.layout, "20-dind", "library/docker:20-dind")?;
         let layout = Layout::open(&standin.layout)?;
         let index = layout.index()?.named("20-dind").first().ok_or("the stand-in has no tag 20-dind")?.digest;
         let seeded = Seeded { index, amd64: standin.post.digest, layout };
@@ -85,21 +88,6 @@ struct Seeded {
     index: Digest,
     amd64: Digest,
     layout: Layout,
-}
-
-fn done(output: &Output) -> Result<(), Failed> {
-    ensure(output.status.code() == Some(0), format!("expected exit 0, {}", said(output)))
-}
-
-fn refused(output: &Output, expected: &[&str]) -> Result<(), Failed> {
-    let errors = String::from_utf8_lossy(&output.stderr);
-    ensure(output.status.code() == Some(2), format!("expected exit 2, {}", said(output)))?;
-    ensure(output.stdout.is_empty(), format!("stdout is data, {}", said(output)))?;
-    ensure(errors.matches("error:").count() == 1, format!("expected one error, {}", said(output)))?;
-    for text in expected {
-        ensure(errors.contains(text), format!("expected `{text}`, {}", said(output)))?;
-    }
-    Ok(())
 }
 
 fn twice() -> Result<(), Failed> {
@@ -301,7 +289,7 @@ fn rare_base(bench: &Workbench, registry: &Registry, content: &[u8]) -> Result<D
     let index = oci::Index::new(oci::Family::Oci, &[manifest.descriptor().with_platform(platform)])?;
     layout.put(index.media_type(), index.bytes())?;
     layout.write_index(&[index.descriptor().with_ref_name("20-dind")])?;
-    registry.seed(layout.dir(), "20-dind", "library/docker:20-dind")?;
+    seed(registry, layout.dir(), "20-dind", "library/docker:20-dind")?;
     bench.lock(&index.digest(), &manifest.digest())?;
     Ok(layer.descriptor.digest)
 }

@@ -12,7 +12,9 @@ use serde_json::Value;
 use suite::engine::{Input, Launch};
 use suite::{Container, Engine, Namespaces, RunConfig, Subject};
 
-use crate::registry::{Registry, configuration};
+use xtask::bench::{Registry, configuration};
+
+use crate::registry::seed;
 use crate::support::{built, ensure, folder, lacks, repository, standin, trial_if};
 
 const COMMAND_TIMEOUT: Duration = Duration::from_secs(120);
@@ -143,7 +145,7 @@ fn dockerd() -> Result<(), Failed> {
     let folder = folder()?;
     let seeded = {
         let registry = Registry::start(folder.path())?;
-        registry.seed(&built()?.join("dind"), "20-dind", "dind:20-dind")?;
+        seed(&registry, &built()?.join("dind"), "20-dind", "dind:20-dind")?;
         registry.storage().to_owned()
     };
     let config = folder.path().join("inner.yml");

@@ -2,6 +2,7 @@
 
 mod apt;
 pub mod args;
+pub mod bench;
 pub mod cmd;
 pub mod elf;
 pub mod lock;

@@ -1,0 +1,346 @@
+//! Publishing as a user does it: how many requests and bytes it takes, what a registry holds then, and what is refused.
+
+use std::fs;
+
+use libtest_mimic::{Failed, Trial};
+use oci::{Digest, Family};
+
+use crate::shop::{LAYERS, Shop, digest_of, done, refused};
+use crate::support::{built, command, ensure, lacks, trial_if};
+
+const AMD64: &str = "linux/amd64";
+const BOTH: [&str; 2] = [AMD64, "linux/arm64/v8"];
+
+/// What one platform may cost beside its base: the base's index, manifest and configuration, two uploads, two manifests, the tag.
+const REQUESTS_MAX: usize = 10;
+/// What one more platform may cost.
+const PLATFORM_REQUESTS_MAX: usize = 7;
+/// Bytes that may go up beside layers, configurations and manifests.
+const BYTES_MAX: u64 = 10 * 1024;
+
+pub(crate) fn trials() -> Vec<Trial> {
+    let registry = lacks(&["docker-registry"]);
+    vec![
+        trial_if("publish::one_platform_beside_its_base_in_ten_requests", registry.clone(), beside_the_base),
+        trial_if("publish::f33_elsewhere_in_the_registry_by_one_mount_a_layer", registry.clone(), elsewhere),
+        trial_if("publish::f20_one_more_platform_in_seven_requests", registry.clone(), one_more_platform),
+        trial_if("publish::into_another_registry", registry.clone(), another_registry),
+        trial_if("publish::f51_a_tag_that_names_another_image_stays", registry.clone(), a_tag_stays),
+        trial_if("publish::f24_index_and_children_name_their_own_bases", registry.clone(), base_names),
+        trial_if("publish::f02_f03_types_are_the_bases", registry.clone(), types),
+        trial_if("publish::missing_layers_are_made_good", registry.clone(), repair),
+        trial_if("publish::f58_legs_are_kept_by_a_tag_and_merged", registry.clone(), legs),
+        trial_if("publish::legs_that_do_not_fit_are_refused", registry.clone(), odd_legs),
+        trial_if("publish::what_did_not_pass_is_refused", lacks(&["mmdebstrap", "docker-registry"]), gate),
+        trial_if("publish::what_is_sure_to_be_refused_is_refused_at_once", registry, early),
+    ]
+}
+
+fn count(requests: &[String], start: &str) -> usize {
+    requests.iter().filter(|request| request.starts_with(start)).count()
+}
+
+fn beside_the_base() -> Result<(), Failed> {
+    let mut shop = Shop::open()?;
+    shop.base("dind", &[AMD64], Family::Oci)?;
+    shop.definition("ours", "dind", &[AMD64], "floating: true")?;
+    shop.requests()?;
+    shop.wire.bytes();
+    done(&shop.push("dind", &[])?)?;
+    let requests = shop.requests()?;
+    let (up, _) = shop.wire.bytes();
+    ensure(requests.len() <= REQUESTS_MAX, format!("{} requests: {requests:#?}", requests.len()))?;
+    ensure(count(&requests, "GET /v2/dind/blobs") == 1, format!("the configuration alone is fetched: {requests:#?}"))?;
+    let index = shop.published("dind", "ours")?;
+    ensure(index.digest() == digest_of(&shop.record()?, 0)?, "the tag names what the record names")?;
+    let manifest = &shop.pull("dind", &index)?[0];
+    ensure(manifest.layers().len() == LAYERS + 1, format!("{manifest:?}"))?;
+    let new =
+        manifest.layers()[LAYERS].size + manifest.config().size + (manifest.bytes().len() + index.bytes().len()) as u64;
+    ensure(up <= new + BYTES_MAX, format!("expected at most {new} bytes and {BYTES_MAX} more, found {up}"))?;
+    // Nothing to do: one request for its one tag.
+    shop.requests()?;
+    done(&shop.push("dind", &[])?)?;
+    let requests = shop.requests()?;
+    ensure(requests == ["HEAD /v2/dind/manifests/ours"], format!("{requests:#?}"))
+}
+
+fn elsewhere() -> Result<(), Failed> {
+    let mut shop = Shop::open()?;
+    shop.base("base", &[AMD64], Family::Docker)?;
+    shop.definition("ours", "base", &[AMD64], "floating: true")?;
+    shop.requests()?;
+    done(&shop.push("other/place", &[])?)?;
+    let requests = shop.requests()?;
+    ensure(requests.len() <= REQUESTS_MAX + LAYERS, format!("{} requests: {requests:#?}", requests.len()))?;
+    ensure(count(&requests, "HEAD /v2/other/place/blobs") == 0, format!("{requests:#?}"))?;
+    let index = shop.published("other/place", "ours")?;
+    shop.pull("other/place", &index).map(drop)
+}
+
+fn one_more_platform() -> Result<(), Failed> {
+    let mut shop = Shop::open()?;
+    shop.base("dind", &BOTH, Family::Oci)?;
+    shop.definition("ours", "dind", &BOTH, "floating: true")?;
+    shop.requests()?;
+    done(&shop.push("dind", &[])?)?;
+    let requests = shop.requests()?;
+    ensure(
+        requests.len() <= REQUESTS_MAX + PLATFORM_REQUESTS_MAX,
+        format!("{} requests: {requests:#?}", requests.len()),
+    )?;
+    // Children before the index, the tag last, and then only looked at.
+    let index = requests.iter().position(|request| request == "PUT /v2/dind/manifests/ours").ok_or("no tag")?;
+    ensure(requests[index + 1..] == ["HEAD /v2/dind/manifests/ours"], format!("{requests:#?}"))?;
+    let published = shop.published("dind", "ours")?;
+    for child in published.manifests() {
+        let put = format!("PUT /v2/dind/manifests/{}", child.digest);
+        ensure(requests[..index].contains(&put), format!("expected {put} before the index: {requests:#?}"))?;
+    }
+    ensure(shop.pull("dind", &published)?.len() == 2, "two platforms")
+}
+
+fn another_registry() -> Result<(), Failed> {
+    let mut from = Shop::open()?;
+    let base = from.base("base", &[AMD64], Family::Oci)?;
+    let mut to = Shop::open()?;
+    from.definition("ours", "base", &[AMD64], "")?;
+    let target = to.repository("far/away")?.to_string();
+    let push =
+        |from: &Shop| from.build(&["--suite", "none", "--allow-unjudged", "--platform", AMD64, "--push", &target]);
+    from.requests()?;
+    done(&push(&from)?)?;
+    let fetched = count(&from.requests()?, "GET /v2/base/blobs");
+    ensure(fetched == LAYERS + 1, format!("expected each layer and the configuration once, found {fetched}"))?;
+    let requests = to.requests()?;
+    ensure(count(&requests, "POST ") == LAYERS + 2, format!("expected an upload for each blob: {requests:#?}"))?;
+    let index = to.published("far/away", "ours")?;
+    to.pull("far/away", &index)?;
+    // A second image of the base brings its own blobs only.
+    from.definition("more", "base", &[AMD64], "env: { MORE: yes }")?;
+    done(&push(&from)?)?;
+    let requests = to.requests()?;
+    ensure(count(&requests, "POST ") <= 2, format!("expected at most two uploads: {requests:#?}"))?;
+    ensure(base.layers.len() == 1 && count(&from.requests()?, "GET /v2/base/blobs") == 0, "the base was fetched again")
+}
+
+fn a_tag_stays() -> Result<(), Failed> {
+    let mut shop = Shop::open()?;
+    shop.base("dind", &[AMD64], Family::Oci)?;
+    shop.definition("ours", "dind", &[AMD64], "")?;
+    done(&shop.push("dind", &[])?)?;
+    let before = shop.published("dind", "ours")?.digest();
+    shop.definition("ours", "dind", &[AMD64], "env: { NEW: thing }")?;
+    shop.requests()?;
+    let output = shop.push("dind", &[])?;
+    let record = shop.record()?;
+    let after = digest_of(&record, 0)?;
+    refused(&output, &["dind:ours", &before.to_string(), &after.to_string(), "hint:", "--move-tags"])?;
+    let requests = shop.requests()?;
+    ensure(
+        count(&requests, "PUT ") + count(&requests, "POST ") == 0,
+        format!("nothing is sent in vain: {requests:#?}"),
+    )?;
+    ensure(shop.published("dind", "ours")?.digest() == before, "the tag moved")?;
+    ensure(record["images"][0]["published"].is_null(), format!("{record}"))?;
+    done(&shop.push("dind", &["--move-tags"])?)?;
+    ensure(shop.published("dind", "ours")?.digest() == after, "the tag did not move")?;
+    ensure(shop.record()?["images"][0]["published"]["tags"][0] == "ours", "the record does not say where it is")
+}
+
+fn base_names() -> Result<(), Failed> {
+    let shop = Shop::open()?;
+    let base = shop.base("base", &BOTH, Family::Oci)?;
+    shop.definition("ours", "base", &BOTH, "")?;
+    done(&shop.push("base", &[])?)?;
+    let index = shop.published("base", "ours")?;
+    let annotations = |bytes: &[u8]| -> Result<_, Failed> {
+        let document: serde_json::Value = serde_json::from_slice(bytes)?;
+        let of = |key| document["annotations"][format!("org.opencontainers.image.base.{key}")].clone();
+        Ok((of("name"), of("digest")))
+    };
+    let name = format!("{}:1", shop.repository("base")?);
+    let expected = |digest: Digest| (name.clone().into(), digest.to_string().into());
+    ensure(annotations(index.bytes())? == expected(base.index.digest()), "the index names another base")?;
+    for (manifest, child) in shop.pull("base", &index)?.iter().zip(base.index.manifests()) {
+        ensure(annotations(manifest.bytes())? == expected(child.digest), "a manifest names another base")?;
+    }
+    Ok(())
+}
+
+fn types() -> Result<(), Failed> {
+    let shop = Shop::open()?;
+    shop.base("docker", &BOTH, Family::Docker)?;
+    shop.base("oci", &BOTH, Family::Oci)?;
+    for (base, arguments, family) in [
+        ("docker", &["--move-tags"][..], Family::Docker),
+        ("oci", &["--move-tags"], Family::Oci),
+        ("docker", &["--move-tags", "--format", "oci"], Family::Oci),
+    ] {
+        shop.definition("ours", base, &BOTH, "")?;
+        done(&shop.push("types", arguments)?)?;
+        let index = shop.published("types", "ours")?;
+        ensure(family.holds(index.media_type()), format!("{base} {arguments:?}: {}", index.media_type()))?;
+        for manifest in shop.pull("types", &index)? {
+            let named = manifest.layers().iter().chain([manifest.config()]).map(|blob| &blob.media_type);
+            for media_type in named.chain([&manifest.media_type().to_owned()]) {
+                ensure(family.holds(media_type), format!("{base} {arguments:?}: {media_type}"))?;
+            }
+        }
+        // The layout is OCI's in any case, and the record names both.
+        let record = shop.record()?;
+        let layout = oci::Layout::open(&shop.path("out/ours"))?.index()?;
+        let local = layout.manifests()[0].digest;
+        let expected = if local == index.digest() { serde_json::Value::Null } else { local.to_string().into() };
+        ensure(Family::Oci.holds(&layout.manifests()[0].media_type), format!("{layout:?}"))?;
+        ensure(record["images"][0]["layout"] == expected, format!("{record:#}"))?;
+        ensure(expected.is_null() == (family == Family::Oci), format!("{base} {arguments:?}: {expected}"))?;
+    }
+    Ok(())
+}
+
+/// A repository that lost a layer which everybody thinks is there: the manifest's refusal tells, and the layer is sent.
+fn repair() -> Result<(), Failed> {
+    let mut shop = Shop::open()?;
+    let base = shop.base("base", &[AMD64], Family::Oci)?;
+    shop.definition("ours", "base", &[AMD64], "")?;
+    // The base's own repository forgets a layer; another one still has it.
+    let layer = &base.layers[&oci::Platform::parse(AMD64)?][3];
+    let link = |repository: &str| {
+        let hex = layer.digest.hex();
+        shop.registry.storage().join(format!("docker/registry/v2/repositories/{repository}/_layers/sha256/{hex}"))
+    };
+    let output = shop.build(&["--suite", "none", "--platform", AMD64])?;
+    done(&output)?;
+    fs::remove_dir_all(link("base"))?;
+    shop.requests()?;
+    let to = shop.repository("base")?.to_string();
+    let mut publish = command(["publish", &to, "--allow-unjudged", "--out"]);
+    done(&publish.arg(shop.path("out")).output()?)?;
+    let requests = shop.requests()?;
+    ensure(count(&requests, "POST ") == 3, format!("ours, the configuration and the lost layer: {requests:#?}"))?;
+    let index = shop.published("base", "ours")?;
+    shop.pull("base", &index).map(drop)
+}
+
+/// One leg for each platform, each by a run of its own.
+fn leg(shop: &Shop, platform: &str, out: &str) -> Result<std::path::PathBuf, Failed> {
+    let to = shop.repository("dind")?.to_string();
+    let mut command =
+        command(["build-images", "--base", "registry", "--suite", "none", "--allow-unjudged", "--push-by-digest"]);
+    command.args(["--platform", platform, "--push", &to, "--images"]).arg(shop.path("images"));
+    done(&command.arg("--out").arg(shop.path(out)).output()?)?;
+    Ok(shop.path(out).join("digests.json"))
+}
+
+fn merge(shop: &Shop, records: &[&std::path::Path], more: &[&str]) -> Result<std::process::Output, Failed> {
+    Ok(command(["merge"]).args(records).arg("--out").arg(shop.path("merged")).args(more).output()?)
+}
+
+fn legs() -> Result<(), Failed> {
+    let mut shop = Shop::open()?;
+    shop.base("dind", &BOTH, Family::Docker)?;
+    shop.definition("ours", "dind", &BOTH, "floating: true")?;
+    let (amd64, arm64) = (leg(&shop, AMD64, "amd64")?, leg(&shop, "linux/arm64", "arm64")?);
+    // Each leg is kept by a tag, and no index is there yet.
+    let record: serde_json::Value = serde_json::from_slice(&fs::read(&amd64)?)?;
+    let manifest = Digest::parse(record["images"][0]["platforms"][AMD64]["digest"].as_str().ok_or("no digest")?)?;
+    let tag = record["images"][0]["published"]["tags"][0].as_str().ok_or("no tag")?;
+    ensure(tag == format!("cand-{}", &manifest.hex()[..12]), format!("{record:#}"))?;
+    ensure(shop.published("dind", "ours").is_err(), "the tag is there before the merge")?;
+    shop.requests()?;
+    let output = merge(&shop, &[&amd64, &arm64], &["--allow-unjudged"])?;
+    done(&output)?;
+    let requests = shop.requests()?;
+    ensure(requests.len() == 4, format!("two children are looked at, one index is put and read back: {requests:#?}"))?;
+    let index = shop.published("dind", "ours")?;
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    ensure(said == format!("{}@{}\n", shop.repository("dind")?, index.digest()), said)?;
+    shop.pull("dind", &index)?;
+    // One machine that builds both platforms makes the same image.
+    done(&shop.push("alone", &[])?)?;
+    let alone = digest_of(&shop.record()?, 0)?;
+    ensure(alone == index.digest(), format!("expected {alone}, as one machine makes it, found {}", index.digest()))
+}
+
+fn odd_legs() -> Result<(), Failed> {
+    let shop = Shop::open()?;
+    shop.base("dind", &BOTH, Family::Oci)?;
+    shop.definition("ours", "dind", &BOTH, "")?;
+    let (amd64, arm64) = (leg(&shop, AMD64, "amd64")?, leg(&shop, "linux/arm64", "arm64")?);
+    let allow = ["--allow-unjudged"];
+    refused(&merge(&shop, &[&amd64, &arm64], &[])?, &["was not judged", "hint:"])?;
+    refused(&merge(&shop, &[&amd64, &amd64], &allow)?, &["linux/amd64", "expected one leg, found two"])?;
+    refused(&merge(&shop, &[&shop.path("none.json")], &allow)?, &["none.json"])?;
+    let text = fs::read_to_string(&arm64)?;
+    let record: serde_json::Value = serde_json::from_str(&text)?;
+    let child = record["images"][0]["platforms"]["linux/arm64/v8"]["digest"].as_str().ok_or("no digest")?.to_owned();
+    let base = record["images"][0]["base"]["digest"].as_str().ok_or("no base")?.to_owned();
+    let nothing = Digest::of(b"nothing").to_string();
+    let repository = shop.repository("dind")?.to_string();
+    for (what, with, expected) in [
+        (base.as_str(), nothing.as_str(), &["base", "expected", &nothing][..]),
+        (child.as_str(), &nothing, &[&nothing, "found nothing by that digest"]),
+        (repository.as_str(), "127.0.0.1:9/elsewhere", &["127.0.0.1:9/elsewhere", &repository]),
+        ("\"schema\": 1", "\"schema\": 7", &["expected schema 1, found 7"]),
+        ("\"ours\"", "\"theirs\"", &[]),
+    ] {
+        let odd = shop.path("odd.json");
+        fs::write(&odd, text.replace(what, with))?;
+        let output = merge(&shop, &[&amd64, &odd], &allow)?;
+        if expected.is_empty() {
+            // Other images are no fault: each is merged of the legs that it has.
+            done(&output)?;
+        } else {
+            refused(&output, expected)?;
+        }
+    }
+    Ok(())
+}
+
+fn gate() -> Result<(), Failed> {
+    let shop = Shop::open()?;
+    let out = shop.path("copy");
+    let status = std::process::Command::new("cp").arg("-a").arg(built()?).arg(&out).status()?;
+    ensure(status.success(), "copy the built images")?;
+    let to = shop.repository("ours")?.to_string();
+    let publish = |more: &[&str]| -> Result<_, Failed> {
+        Ok(command(["publish", &to, "dind", "--out"]).arg(&out).args(more).output()?)
+    };
+    refused(&publish(&[])?, &["expected the registry's base", "stand-in", "--allow-standin"])?;
+    refused(&publish(&["--allow-standin"])?, &["linux/amd64 was not judged", "hint:"])?;
+    refused(&publish(&["--allow-standin", "--allow-unjudged-platforms"])?, &["was not judged"])?;
+    // Another image in the layout than in the record.
+    let path = out.join("digests.json");
+    let text = fs::read_to_string(&path)?;
+    let record: serde_json::Value = serde_json::from_str(&text)?;
+    let manifest = record["images"][1]["platforms"][AMD64]["digest"].as_str().ok_or("no digest")?;
+    fs::write(&path, text.replace(manifest, &Digest::of(b"another").to_string()))?;
+    refused(&publish(&["--allow-standin", "--allow-unjudged"])?, &["is not what was cleared"])?;
+    fs::write(&path, text)?;
+    refused(&command(["publish", &to, "nobody", "--out"]).arg(&out).output()?, &["nobody", "hint:", "dind"])?;
+    ensure(shop.published("ours", "20-dind").is_err(), "something was published")?;
+    done(&publish(&["--allow-standin", "--allow-unjudged"])?)?;
+    shop.published("ours", "20-dind").map(drop)
+}
+
+fn early() -> Result<(), Failed> {
+    let shop = Shop::open()?;
+    shop.definition("ours", "dind", &BOTH, "")?;
+    let to = shop.repository("dind")?.to_string();
+    for (arguments, expected) in [
+        (
+            &["--all-platforms", "--push", &to][..],
+            &["linux/arm64/v8 would not be judged", "--allow-unjudged-platforms"][..],
+        ),
+        (&["--suite", "none", "--push", &to], &["would not be judged: --suite none"]),
+        (&["--suite", "none", "--allow-unjudged-platforms", "--push", &to], &["would not be judged: --suite none"]),
+        (&["--base", "standin", "--push", &to], &["--base standin", "--allow-standin"]),
+        (&["--offline", "--push", &to], &["--offline"]),
+    ] {
+        let mut command = command(["build-images", "--images"]);
+        let output = command.arg(shop.path("images")).arg("--out").arg(shop.path("out")).args(arguments).output()?;
+        refused(&output, expected)?;
+    }
+    ensure(!shop.path("out").exists(), "something was built")
+}
