@@ -34,6 +34,7 @@ pub(super) fn run(args: &BuildImages, session: &Session) -> Result<Outcome> {
     let reach = Reach { mirrors: &plan.mirrors, insecure: &plan.insecure };
     let client = if plan.offline { None } else { Some(reach.client(session)?) };
     let bases = fetch_bases(&plan, client.as_ref(), session)?;
+    refuse_standin(&plan, &bases)?;
     let mut inits = BTreeMap::new();
     for platform in plan.images.iter().flat_map(|image| &image.platforms) {
         if let Entry::Vacant(vacant) = inits.entry(platform.clone()) {
@@ -84,6 +85,21 @@ fn fetch_bases<'a>(
         base::bring_layers(&bases[&key], platform, client, session)?;
     }
     Ok(bases)
+}
+
+/// What was to be published and turns out to be a stand-in is refused before it is judged, which takes minutes.
+fn refuse_standin(plan: &Plan, bases: &BTreeMap<BaseKey<'_>, FetchedBase>) -> Result<()> {
+    let Some(push) = plan.push.as_ref().filter(|push| !push.allow.allow_standin) else { return Ok(()) };
+    for base in bases.values() {
+        ensure!(
+            matches!(base.source, Source::Registry(_)),
+            "publish to {}: expected the registry's base, found {}, built from Debian's packages\nhint: {}",
+            push.repository,
+            base.name,
+            "--allow-standin publishes it nevertheless; --mirror HOST=URL names another place to ask"
+        );
+    }
+    Ok(())
 }
 
 /// Publishes an image if it passed; one that failed stays here, and the others go on.

@@ -1,7 +1,7 @@
 //! `publish`: what an earlier run built, judged and recorded goes into a repository. The record says what passed; the layouts beside it
 //! hold the bytes.
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, anyhow, bail};
 use oci::Reference;
 
 use super::Outcome;
@@ -33,9 +33,9 @@ pub(super) fn run(args: &args::Publish, session: &Session) -> Result<Outcome> {
     for image in record.images.iter_mut().filter(|image| wanted(image)) {
         let pass = gate::clear(image, &args.allow)?;
         // A layer that is not here is the base's, which the publisher fetches if it must.
-        let derived = DerivedImage::read(&out.join(&image.name), image.digest, |_, _| true)
-            .with_context(|| format!("publish {}", image.name))
-            .context("read what was built\nhint: cargo xtask build-images")?;
+        let derived = DerivedImage::read(&out.join(&image.name), image.digest, |_, _| true).map_err(|error| {
+            anyhow!("publish {}: {error:#}\nhint: build it again: cargo xtask build-images", image.name)
+        })?;
         cleared.push((image, derived, pass));
     }
     let mut published = String::new();

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail, ensure};
-use oci::{Client, Descriptor, Digest, Index, Layout, Reference, Repository, Tagged};
+use anyhow::{Context, Result, anyhow, bail, ensure};
+use oci::{Client, Descriptor, Digest, Family, Index, Layout, Reference, Repository, Tagged};
 
 use super::base::Image;
 use super::derived::DerivedImage;
@@ -124,6 +124,7 @@ impl<'a> Publisher<'a> {
         for tagged in tags {
             self.client
                 .put_manifest(&Reference::Tagged(tagged.clone()), index.media_type(), index.bytes())
+                .map_err(|error| refusal(error, index.family()))
                 .with_context(|| format!("publish {tagged}"))?;
         }
         for tagged in tags {
@@ -166,6 +167,16 @@ fn published<'a>(tagged: &Tagged, index: &'a Digest) -> Published<'a> {
 /// The tag that holds a manifest until an index does.
 pub fn candidate(manifest: &Digest) -> String {
     format!("cand-{:.CANDIDATE_DIGITS$}", manifest.hex())
+}
+
+/// A registry that takes OCI's types only says so by 415 (RFC 9110, section 15.5.16).
+fn refusal(error: oci::Error, family: Family) -> anyhow::Error {
+    match &error {
+        oci::Error::Refused { status: 415, .. } if family == Family::Docker => {
+            anyhow!("{error}: the base is of Docker's media types\nhint: --format oci publishes it under OCI's")
+        }
+        _ => error.into(),
+    }
 }
 
 fn check(name: &str, image: &DerivedImage, cleared: &Cleared) -> Result<()> {
@@ -251,10 +262,27 @@ impl Sending<'_> {
             result => result,
         }
         .map(drop)
+        .map_err(|error| refusal(error, child.manifest.family()))
         .with_context(|| format!("publish manifest {}", child.manifest.digest()))
     }
 
     fn layout(&self) -> &Layout {
         &self.image.layout
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn f06_a_refusal_of_dockers_types_names_the_way_out() {
+        let refused = |status, family| {
+            let error = oci::Error::Refused { request: "PUT x".to_owned(), status, answer: String::new() };
+            format!("{:#}", refusal(error, family))
+        };
+        let hinted = |text: String| text.ends_with("\nhint: --format oci publishes it under OCI's");
+        assert!(hinted(refused(415, Family::Docker)));
+        assert!(!hinted(refused(415, Family::Oci)) && !hinted(refused(400, Family::Docker)));
     }
 }
