@@ -7,6 +7,7 @@ use crate::descriptor::{DOCKER_INDEX, DOCKER_MANIFEST, Descriptor, Family, OCI_I
 use crate::digest::Digest;
 use crate::error::{Error, Result};
 use crate::index::Index;
+use crate::json;
 use crate::manifest::{MANIFEST_BYTES_MAX, Manifest};
 
 /// What a registry answers to a tag or digest: one image, or an index of several.
@@ -87,7 +88,7 @@ impl Raw {
     fn parse(bytes: Vec<u8>) -> Result<Self> {
         let digest = Digest::of(&bytes);
         let subject = format!("manifest {digest}");
-        let value: Value = serde_json::from_slice(&bytes).map_err(|error| Error::document(&subject, error))?;
+        let value: Value = json::parse(&bytes).map_err(|problem| Error::document(&subject, problem))?;
         let media_type = match &value {
             Value::Object(object) => media_type(object).map_err(|problem| Error::document(&subject, problem))?,
             _ => return Err(Error::document(&subject, "expected a JSON object")),

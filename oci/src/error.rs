@@ -208,7 +208,9 @@ impl Error {
             Self::PlainHttp { .. } => Some("name the host insecure, or use https"),
             Self::Realm { .. } => Some("if the token server is the registry's own, list it among the realms"),
             Self::Unauthorized { .. } => Some("log in to the registry, or ask for the right to the repository"),
-            Self::Untrusted { .. } => Some("check the CA certificates of this machine (Debian: ca-certificates)"),
+            Self::Untrusted { .. } => {
+                Some("check the CA certificates of this machine (Debian: ca-certificates), or name the registry's own")
+            }
             Self::Io { source, .. } if source.kind() == io::ErrorKind::StorageFull => Some("free some disk space"),
             Self::Io { source, .. } if source.kind() == io::ErrorKind::PermissionDenied => {
                 Some("owners and device nodes need root")

@@ -11,6 +11,7 @@ pub mod digest;
 pub mod document;
 pub mod error;
 pub mod index;
+mod json;
 pub mod layer;
 pub mod layout;
 pub mod manifest;

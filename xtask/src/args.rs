@@ -106,6 +106,9 @@ pub struct Registries {
     /// Speak plain http to the registry HOST; repeatable (loopback needs no permission)
     #[arg(long, value_name = "HOST")]
     pub insecure: Vec<String>,
+    /// Trust the CA certificates in FILE (PEM) beside the system's; repeatable
+    #[arg(long, value_name = "FILE")]
+    pub ca: Vec<PathBuf>,
 }
 
 /// What may be published beside images that passed on every platform, under tags that name nothing else.

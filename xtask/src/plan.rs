@@ -75,6 +75,8 @@ pub struct Plan {
     pub mirrors: Vec<(String, String)>,
     /// Registries that are spoken to in plain http.
     pub insecure: Vec<String>,
+    /// Files of CA certificates to trust beside the system's.
+    pub ca: Vec<PathBuf>,
     /// The lock may not be added to.
     pub locked: bool,
     /// Only the cache may be used.
@@ -124,6 +126,7 @@ impl Plan {
             base: args.base,
             mirrors: args.registries.mirror.clone(),
             insecure: args.registries.insecure.clone(),
+            ca: args.registries.ca.clone(),
             locked: args.locked,
             offline: args.offline,
             engine: args.engine,

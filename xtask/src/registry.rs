@@ -1,6 +1,8 @@
 //! How every command reaches registries: one client for a run, with the user's mirrors, permissions and credentials. Never asks for
 //! anything itself.
 
+use std::path::PathBuf;
+
 use anyhow::{Context, Result};
 use oci::{Client, Options, Repository};
 
@@ -13,6 +15,8 @@ pub struct Reach<'a> {
     pub mirrors: &'a [(String, String)],
     /// Registries that are spoken to in plain http.
     pub insecure: &'a [String],
+    /// Files of CA certificates to trust beside the system's, by the folder that the command line starts from.
+    pub ca: &'a [PathBuf],
 }
 
 impl Reach<'_> {
@@ -21,6 +25,7 @@ impl Reach<'_> {
         let options = Options {
             mirrors: self.mirrors.to_vec(),
             insecure: self.insecure.to_vec(),
+            ca: self.ca.iter().map(|file| session.facts.cwd.join(file)).collect(),
             credentials: session.facts.docker_config.clone(),
             interrupt: session.interrupt.clone(),
             ..Options::default()
@@ -50,7 +55,7 @@ mod tests {
     #[test]
     fn blobs_are_mounted_from_the_base_or_its_mirror() {
         let mirrors = [("docker.io".to_owned(), "http://127.0.0.1:5000/cache/".to_owned())];
-        let reach = Reach { mirrors: &mirrors, insecure: &[] };
+        let reach = Reach { mirrors: &mirrors, insecure: &[], ca: &[] };
         for (base, target, expected) in [
             ("docker", "docker.io/me/dind", Some("docker.io/library/docker")),
             ("docker", "127.0.0.1:5000/dind", Some("127.0.0.1:5000/cache/library/docker")),

@@ -9,6 +9,7 @@ pub use self::edit::ConfigEdit;
 use crate::descriptor::{Descriptor, OCI_CONFIG, platform_from_json};
 use crate::digest::{DiffId, Digest};
 use crate::error::{Error, Result};
+use crate::json;
 use crate::platform::Platform;
 use crate::timestamp::Timestamp;
 
@@ -51,7 +52,7 @@ impl ImageConfig {
 
     fn read(bytes: Vec<u8>) -> Result<Self> {
         let subject = format!("image config {}", Digest::of(&bytes));
-        let value: Value = serde_json::from_slice(&bytes).map_err(|error| Error::document(&subject, error))?;
+        let value: Value = json::parse(&bytes).map_err(|problem| Error::document(&subject, problem))?;
         check_shape(&value).map_err(|problem| Error::document(&subject, problem))?;
         let platform = platform_from_json(&value).ok_or_else(|| {
             Error::document(&subject, "expected os and architecture, found none or an impossible one")

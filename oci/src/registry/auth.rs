@@ -2,7 +2,7 @@
 //! Authentication Specification"; RFC 9110, section 11.6.1 (`WWW-Authenticate`); RFC 6750; RFC 7617. Parses and decides only;
 //! requests go through the transport.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use reqwest::Url;
 use reqwest::header::{HeaderMap, WWW_AUTHENTICATE};
@@ -12,7 +12,13 @@ use crate::reference::Repository;
 /// Docker Hub's registry, and the token server that may have its users' passwords.
 const DOCKER_HUB: (&str, &str) = ("registry-1.docker.io", "auth.docker.io");
 /// Where clouds tell a machine its own secrets, beside the link-local addresses: no token server is there.
-const METADATA_HOSTS: [&str; 4] = ["metadata.google.internal", "fd00:ec2::254", "100.100.100.200", "192.0.0.192"];
+const METADATA_HOST: &str = "metadata.google.internal";
+const METADATA_ADDRESSES: [IpAddr; 4] = [
+    IpAddr::V6(Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254)),
+    IpAddr::V6(Ipv6Addr::new(0xfd20, 0xce, 0, 0, 0, 0, 0, 0x254)),
+    IpAddr::V4(Ipv4Addr::new(100, 100, 100, 200)),
+    IpAddr::V4(Ipv4Addr::new(192, 0, 0, 192)),
+];
 
 /// What a request wants to do, and at which registry.
 #[derive(Clone, Debug)]
@@ -161,12 +167,16 @@ fn host(url: &Url) -> &str {
 }
 
 fn is_internal(host: &str) -> bool {
-    let link_local = match host.parse::<IpAddr>().map(|address| address.to_canonical()) {
-        Ok(IpAddr::V4(address)) => address.is_link_local() || address.is_unspecified(),
-        Ok(IpAddr::V6(address)) => address.is_unicast_link_local() || address.is_unspecified(),
-        Err(_) => false,
+    host.parse().map_or_else(|_| host.trim_end_matches('.') == METADATA_HOST, is_internal_address)
+}
+
+/// Whether no token server can have this address: it is link-local, a cloud's metadata service, or none at all.
+pub(super) fn is_internal_address(address: IpAddr) -> bool {
+    let link_local = match address.to_canonical() {
+        IpAddr::V4(address) => address.is_link_local() || address.is_unspecified(),
+        IpAddr::V6(address) => address.is_unicast_link_local() || address.is_unspecified(),
     };
-    link_local || METADATA_HOSTS.contains(&host.trim_end_matches('.'))
+    link_local || METADATA_ADDRESSES.contains(&address.to_canonical())
 }
 
 /// `key=value` or `key="value"`, separated by commas; keys in lower case.
@@ -276,6 +286,9 @@ mod tests {
             ("https://registry.example", "https://[fe80::1]/t", false),
             ("https://registry.example", "https://[::ffff:169.254.169.254]/t", false),
             ("https://registry.example", "https://[fd00:ec2::254]/t", false),
+            ("https://registry.example", "https://[fd20:ce::254]/t", false),
+            ("https://registry.example", "https://[::ffff:100.100.100.200]/t", false),
+            ("https://registry.example", "https://100.100.100.201/t", true),
             ("https://registry.example", "https://metadata.google.internal/t", false),
             ("https://registry.example", "https://metadata.google.internal./t", false),
             ("http://169.254.1.1:5000", "http://169.254.1.1:5001/t", true),

@@ -7,6 +7,7 @@ mod answer;
 mod auth;
 mod batch;
 mod body;
+mod clients;
 mod credentials;
 mod endpoint;
 mod push;
@@ -55,6 +56,9 @@ pub struct Options {
     pub insecure: Vec<String>,
     /// What we call ourselves (RFC 9110, section 10.1.5).
     pub user_agent: String,
+    /// Files of CA certificates in PEM to trust beside the system's, read when first needed: one that is missing or holds no
+    /// certificate is an error then.
+    pub ca: Vec<PathBuf>,
     /// Docker's `config.json`, which says who we are where; anonymous without one, and where it is missing.
     pub credentials: Option<PathBuf>,
     /// `(HOST[:PORT] of a registry, HOST of its token server)`: token servers that may see our credentials beside those on
@@ -76,6 +80,7 @@ impl Default for Options {
             mirrors: Vec::new(),
             insecure: Vec::new(),
             user_agent: concat!("oci/", env!("CARGO_PKG_VERSION")).to_owned(),
+            ca: Vec::new(),
             credentials: None,
             realms: Vec::new(),
             interrupt: Interrupt::default(),

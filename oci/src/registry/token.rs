@@ -16,6 +16,7 @@ use super::credentials::{Credentials, Identity};
 use super::endpoint;
 use super::transport::Transport;
 use crate::error::{Error, Result};
+use crate::json;
 
 /// Largest answer of a token server that is read.
 const TOKEN_BYTES_MAX: u64 = 256 * 1024;
@@ -160,7 +161,8 @@ impl Transport {
             return Err(Error::Realm { registry, realm: endpoint::origin(&bearer.realm) }.into());
         }
         let scopes = bearer.scopes(access);
-        let mut answer = self.call_token_server(bearer, &scopes, identity.as_ref()).await?;
+        let client = self.clients.of_realm(&bearer.realm, &access.home, &self.options)?;
+        let mut answer = self.call_token_server(client, bearer, &scopes, identity.as_ref()).await?;
         let bytes = answer.whole(TOKEN_BYTES_MAX).await?;
         let (value, life) = parse(&bytes)
             .ok_or_else(|| answer.protocol("expected a token, found none that fits a header".to_owned()))?;
@@ -180,6 +182,7 @@ impl Transport {
     /// has no reason to send us elsewhere.
     async fn call_token_server(
         &self,
+        client: &reqwest::Client,
         bearer: &Bearer,
         scopes: &[String],
         identity: Option<&Identity>,
@@ -193,7 +196,7 @@ impl Transport {
                 .append_pair("client_id", &self.options.user_agent)
                 .append_pair("scope", &scopes.join(" "))
                 .append_pair("refresh_token", token);
-            let builder = self.client(&url)?.request(Method::POST, url.clone());
+            let builder = client.request(Method::POST, url.clone());
             builder
                 .header(CONTENT_TYPE, "application/x-www-form-urlencoded")
                 .body(form.query().unwrap_or_default().to_owned())
@@ -204,7 +207,7 @@ impl Transport {
             for scope in scopes {
                 url.query_pairs_mut().append_pair("scope", scope);
             }
-            self.client(&url)?.request(Method::GET, url.clone())
+            client.request(Method::GET, url.clone())
         };
         let builder = match identity {
             Some(Identity::Password { user, password }) => builder.header(AUTHORIZATION, basic(user, password)),
@@ -244,7 +247,7 @@ fn sensitive(text: &str) -> Option<HeaderValue> {
 
 /// `token`, or `access_token`, of a token server's JSON answer as a header, and how long it lives.
 fn parse(answer: &[u8]) -> Option<(HeaderValue, Duration)> {
-    let answer: serde_json::Value = serde_json::from_slice(answer).ok()?;
+    let answer = json::parse(answer).ok()?;
     let text = |key: &str| answer[key].as_str().filter(|text| !text.is_empty());
     let token = text("token").or(text("access_token"))?;
     // It goes into a header: visible ASCII only.

@@ -3,8 +3,8 @@
 //! asked for it and never along a redirect; plain http is refused wherever [`Endpoints`] does not permit it, on a redirect
 //! too.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use reqwest::header::{AUTHORIZATION, CONTENT_LENGTH, HeaderName, HeaderValue};
@@ -15,6 +15,7 @@ use super::Options;
 use super::answer::{self, Answer, Failure};
 use super::auth::Access;
 use super::body::Body;
+use super::clients::Clients;
 use super::credentials::Credentials;
 use super::endpoint::{self, Endpoints};
 use super::token::Authority;
@@ -55,23 +56,20 @@ impl<'a> Request<'a> {
     }
 }
 
-/// Two HTTP clients, made when first needed, and what authorizes us.
+/// The HTTP clients, and what authorizes us.
 #[derive(Debug)]
 pub(super) struct Transport {
     pub(super) options: Options,
     pub(super) endpoints: Endpoints,
     pub(super) authority: Authority,
-    /// For plain http on loopback: no proxy, and no CA certificates, which a small machine may lack.
-    loopback: OnceLock<reqwest::Client>,
-    /// For all else: the environment's proxies, the system's CA certificates.
-    outside: OnceLock<reqwest::Client>,
+    pub(super) clients: Clients,
 }
 
 impl Transport {
     pub(super) fn new(options: Options, endpoints: Endpoints) -> Self {
         let credentials = Credentials::new(options.credentials.clone());
         let authority = Authority::new(credentials, options.realms.clone());
-        Self { options, endpoints, authority, loopback: OnceLock::new(), outside: OnceLock::new() }
+        Self { options, endpoints, authority, clients: Clients::default() }
     }
 
     /// Runs `work` to its end or to the caller's interrupt.
@@ -156,7 +154,7 @@ impl Transport {
         shown.set_query(None);
         let text = format!("{} {shown}", request.method);
         let sent = Arc::<AtomicU64>::default();
-        let mut builder = self.client(place)?.request(request.method.clone(), place.clone());
+        let mut builder = self.clients.of(place, &self.options)?.request(request.method.clone(), place.clone());
         for (name, value) in &request.headers {
             builder = builder.header(name, value);
         }
@@ -211,32 +209,11 @@ impl Transport {
                     return Err(Failure::Again { error: Error::Cut { request: text, reason }, after: None });
                 }
                 None => {
-                    let (endpoint, reason) = (endpoint::origin(place), "no answer in time".to_owned());
+                    let (endpoint, reason) = (endpoint::origin(place), format!("no answer to {text} in {patience:?}"));
                     return Err(Error::Unreachable { endpoint, reason }.into());
                 }
             }
         }
-    }
-
-    pub(super) fn client(&self, url: &Url) -> Result<&reqwest::Client> {
-        let plain = url.scheme() == "http" && endpoint::is_loopback(url);
-        let place = if plain { &self.loopback } else { &self.outside };
-        if let Some(client) = place.get() {
-            return Ok(client);
-        }
-        // Another part of the program may have chosen a provider before us, which is as good.
-        let _ = rustls::crypto::ring::default_provider().install_default();
-        let mut builder = reqwest::Client::builder()
-            .user_agent(&self.options.user_agent)
-            .connect_timeout(self.options.connect_timeout)
-            .redirect(reqwest::redirect::Policy::none());
-        if plain {
-            builder = builder.no_proxy().tls_certs_only([]);
-        }
-        let client = builder
-            .build()
-            .map_err(|error| Error::Untrusted { endpoint: endpoint::origin(url), reason: answer::innermost(&error) })?;
-        Ok(place.get_or_init(|| client))
     }
 }
 

@@ -31,7 +31,7 @@ pub(super) fn run(args: &BuildImages, session: &Session) -> Result<Outcome> {
     }
     require_root(&plan)?;
     let _turn = wait_for_turn(&plan, session)?;
-    let reach = Reach { mirrors: &plan.mirrors, insecure: &plan.insecure };
+    let reach = Reach { mirrors: &plan.mirrors, insecure: &plan.insecure, ca: &plan.ca };
     let client = if plan.offline { None } else { Some(reach.client(session)?) };
     let bases = fetch_bases(&plan, client.as_ref(), session)?;
     refuse_standin(&plan, &bases)?;

@@ -24,7 +24,8 @@ pub(super) fn run(args: &args::Publish, session: &Session) -> Result<Outcome> {
             bail!("find image `{name}` in the record: no such image\nhint: it has {}", recorded.join(", "));
         }
     }
-    let reach = Reach { mirrors: &args.registries.mirror, insecure: &args.registries.insecure };
+    let Registries { mirror, insecure, ca } = &args.registries;
+    let reach = Reach { mirrors: mirror, insecure, ca };
     let client = reach.client(session)?;
     let cache = cache(&session.facts);
     let publisher = Publisher::new(&client, &args.repository, reach, args.allow.move_tags, &cache, session);
