@@ -9,7 +9,7 @@ use reqwest::header::{CONTENT_LENGTH, HeaderMap, LOCATION, RETRY_AFTER};
 use reqwest::{Response, Url};
 use serde_json::Value;
 
-use super::clients::Internal;
+use super::clients::{self, Internal};
 use super::endpoint;
 use crate::digest::Digest;
 use crate::error::{Error, Result};
@@ -178,8 +178,8 @@ pub(super) fn failure(error: &reqwest::Error, request: &str, url: &Url) -> Failu
     let (endpoint, reason) = (endpoint::origin(url), innermost(error));
     if let Some(internal) = causes(error).find_map(|cause| cause.downcast_ref::<Internal>()) {
         Failure::Final(Error::Protocol { request: request.to_owned(), problem: internal.to_string() })
-    } else if causes(error).any(<dyn std::error::Error>::is::<rustls::Error>) {
-        Failure::Final(Error::Untrusted { endpoint, reason })
+    } else if let Some(error) = causes(error).find_map(|cause| cause.downcast_ref::<rustls::Error>()) {
+        Failure::Final(Error::Untrusted { endpoint, reason: clients::distrust(error) })
     } else if error.is_connect() || error.is_timeout() {
         let reason = if error.is_timeout() { "no connection in time".to_owned() } else { reason };
         Failure::Final(Error::Unreachable { endpoint, reason })

@@ -11,18 +11,21 @@ use std::sync::OnceLock;
 
 use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 use reqwest::{Certificate, ClientBuilder, Url};
-use rustls::RootCertStore;
-use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, UnixTime};
+use rustls::{CertificateError, RootCertStore};
 
 use super::Options;
 use super::answer;
 use super::auth;
 use super::endpoint;
 use crate::error::{Error, Result};
+use crate::timestamp::Timestamp;
 
 /// Largest file of CA certificates that is read: several times what a system trusts.
 const CA_BYTES_MAX: u64 = 4 * 1024 * 1024;
+/// How many of the names in a certificate an error tells.
+const NAMES_SHOWN_MAX: usize = 5;
 
 /// The clients of one [`Client`](super::Client).
 #[derive(Debug, Default)]
@@ -122,6 +125,31 @@ fn read(path: &Path) -> Result<Vec<CertificateDer<'static>>> {
             .map_err(|error| wrong(format!("at {} of {}: {error}", at + 1, certificates.len())))?;
     }
     Ok(certificates)
+}
+
+/// Why a certificate is not trusted, in words; what has none here, as the TLS library says it.
+pub(super) fn distrust(error: &rustls::Error) -> String {
+    let rustls::Error::InvalidCertificate(problem) = error else { return error.to_string() };
+    let date = |time: &UnixTime| Timestamp::from_epoch(time.as_secs()).map_or("?".to_owned(), |time| time.to_string());
+    match problem {
+        CertificateError::UnknownIssuer => {
+            "expected a certificate of a CA that is trusted here, found one of another".to_owned()
+        }
+        CertificateError::ExpiredContext { not_after, .. } => {
+            format!("expected a certificate that is valid today, found one that ended at {}", date(not_after))
+        }
+        CertificateError::NotValidYetContext { not_before, .. } => {
+            format!("expected a certificate that is valid today, found one that starts at {}", date(not_before))
+        }
+        CertificateError::NotValidForNameContext { expected, presented } => {
+            // Each is written `DnsName("a.example")` or `IpAddress(192.0.2.1)`.
+            let bare = |name: &String| name.split(['(', ')', '"']).rfind(|part| !part.is_empty()).map(str::to_owned);
+            let names: Vec<String> = presented.iter().filter_map(bare).take(NAMES_SHOWN_MAX).collect();
+            let found = if names.is_empty() { "no name".to_owned() } else { names.join(", ") };
+            format!("expected a certificate for {}, found one for {found}", expected.to_str())
+        }
+        _ => error.to_string(),
+    }
 }
 
 fn ca(path: &Path) -> String {

@@ -51,7 +51,7 @@ pub(crate) fn blob() -> Descriptor {
     Descriptor::of("application/octet-stream", BODY)
 }
 
-fn manifest() -> Vec<u8> {
+pub(crate) fn manifest() -> Vec<u8> {
     oci::Manifest::new(oci::Family::Oci, &Descriptor::of("a/b", b"{}"), &[]).bytes().to_vec()
 }
 

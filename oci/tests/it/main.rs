@@ -7,6 +7,7 @@ mod bearer;
 mod client;
 mod distribution;
 mod field;
+mod https;
 mod login;
 mod memory;
 mod patience;
@@ -15,6 +16,7 @@ mod push;
 mod server;
 mod tag;
 mod tarball;
+mod tls;
 mod unpack;
 
 use std::process::ExitCode;
@@ -72,6 +74,7 @@ fn main() -> ExitCode {
         publish::trials(),
         push::trials(),
         tag::trials(),
+        tls::trials(),
         unpack::trials(),
     ];
     libtest_mimic::run(&Arguments::from_args(), trials.into_iter().flatten().collect()).exit_code()
