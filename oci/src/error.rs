@@ -208,6 +208,9 @@ impl Error {
             Self::PlainHttp { .. } => Some("name the host insecure, or use https"),
             Self::Realm { .. } => Some("if the token server is the registry's own, list it among the realms"),
             Self::Unauthorized { .. } => Some("log in to the registry, or ask for the right to the repository"),
+            Self::Unreachable { .. } => {
+                Some("check the name, the network, and the proxies that the environment names (HTTPS_PROXY, NO_PROXY)")
+            }
             Self::Untrusted { .. } => {
                 Some("check the CA certificates of this machine (Debian: ca-certificates), or name the registry's own")
             }

@@ -268,11 +268,20 @@ fn a_tls_failure_is_final() {
 }
 
 fn ipv6_literals_are_reached() {
-    // Where the machine has no IPv6 loopback, nothing can be shown, and the name still parses.
-    let port = TcpListener::bind("[::1]:0").map_or(1, |listener| listener.local_addr().unwrap().port());
-    let repository = Repository::parse(&format!("[::1]:{port}/x")).unwrap();
-    let error = client().resolve(&repository.tagged("1").unwrap()).unwrap_err();
-    assert!(error.to_string().starts_with(&format!("reach http://[::1]:{port}: ")), "{error}");
+    let Ok(listener) = TcpListener::bind("[::1]:0") else {
+        // The machine has no IPv6 loopback: nothing but the attempt can be seen.
+        let repository = Repository::parse("[::1]:1/x").unwrap();
+        let error = client().resolve(&repository.tagged("1").unwrap()).unwrap_err();
+        return assert!(error.to_string().starts_with("reach http://[::1]:1: "), "{error}");
+    };
+    let server = Server::listen(listener, Duration::ZERO, |request, stream| {
+        let body = if request.path.contains("/manifests/") { manifest() } else { BODY.to_vec() };
+        send(stream, &reply(OK, &[], &body));
+    });
+    assert!(server.host().starts_with("[::1]:"));
+    assert_eq!(resolve(&server).unwrap().bytes(), manifest());
+    Fetch::new().run(&client(), &server).unwrap();
+    assert_eq!(server.requests()[0].header("host"), Some(server.host().as_str()));
 }
 
 fn redirects_end() {

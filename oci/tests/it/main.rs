@@ -13,6 +13,7 @@ mod memory;
 mod patience;
 mod publish;
 mod push;
+mod routes;
 mod server;
 mod tag;
 mod tarball;
@@ -64,6 +65,9 @@ fn main() -> ExitCode {
     if arguments.first().is_some_and(|first| first == login::CHILD) {
         return login::push_in_child(&arguments[1..]);
     }
+    if arguments.first().is_some_and(|first| first == routes::CHILD) {
+        return routes::child(&arguments[1..]);
+    }
     let trials = [
         bearer::trials(),
         client::trials(),
@@ -73,6 +77,7 @@ fn main() -> ExitCode {
         patience::trials(),
         publish::trials(),
         push::trials(),
+        routes::trials(),
         tag::trials(),
         tls::trials(),
         unpack::trials(),

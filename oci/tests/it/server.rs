@@ -46,7 +46,15 @@ impl Server {
 
     /// The same, from the far end of a thin line: each [`PIECE_BYTES`] of a body take it `pace`.
     pub(crate) fn start_slow(pace: Duration, answer: impl Fn(&Request, &mut TcpStream) + Send + 'static) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        Self::listen(TcpListener::bind("127.0.0.1:0").unwrap(), pace, answer)
+    }
+
+    /// The same, behind an address of the caller's choice.
+    pub(crate) fn listen(
+        listener: TcpListener,
+        pace: Duration,
+        answer: impl Fn(&Request, &mut TcpStream) + Send + 'static,
+    ) -> Self {
         let address = listener.local_addr().unwrap();
         let requests = Arc::<Mutex<Vec<Request>>>::default();
         let (stop, current) = (Arc::<AtomicBool>::default(), Arc::<Mutex<Option<TcpStream>>>::default());
@@ -69,7 +77,7 @@ impl Server {
         Self { address, requests, stop, current, thread: Some(thread) }
     }
 
-    /// `127.0.0.1:PORT`
+    /// `ADDRESS:PORT`
     pub(crate) fn host(&self) -> String {
         self.address.to_string()
     }
