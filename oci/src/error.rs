@@ -230,6 +230,18 @@ impl Error {
         move |source| Self::Io { action, source }
     }
 
+    /// The same error about bytes, which says to which request (verb and URL) they were the answer.
+    pub(crate) fn sent_by(mut self, answer: &str) -> Self {
+        if let Self::Document { subject, .. }
+        | Self::TooLarge { subject, .. }
+        | Self::SizeMismatch { subject, .. }
+        | Self::DigestMismatch { subject, .. } = &mut self
+        {
+            *subject = format!("{subject} of {answer}");
+        }
+        self
+    }
+
     pub(crate) fn document(subject: impl fmt::Display, problem: impl fmt::Display) -> Self {
         Self::Document { subject: subject.to_string(), problem: problem.to_string() }
     }

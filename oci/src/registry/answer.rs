@@ -17,6 +17,9 @@ use crate::timestamp::Timestamp;
 
 /// The longest `Retry-After` that is obeyed. A longer one fails at once: it is a quota, not a hiccup.
 const RETRY_AFTER_MAX: Duration = Duration::from_secs(60);
+/// How many times the silence of [`Options::read_timeout`](super::Options::read_timeout) a document may take to come whole:
+/// one that drips would never be silent.
+const DOCUMENT_PATIENCE: u32 = 10;
 /// How much of an error's body is read: room for the digests of all layers of a large image.
 const ANSWER_BYTES_MAX: u64 = 64 * 1024;
 /// How much of it is shown.
@@ -132,14 +135,24 @@ impl Answer {
         if self.response.content_length().is_some_and(|length| length > limit) {
             return Err(too_large().into());
         }
-        let mut bytes = Vec::new();
-        while let Some(chunk) = self.chunk().await? {
-            bytes.extend(chunk);
-            if bytes.len() as u64 > limit {
-                return Err(Error::TooLarge { subject: self.request.clone(), limit }.into());
+        let patience = self.silence.saturating_mul(DOCUMENT_PATIENCE);
+        let reading = async {
+            let mut bytes = Vec::new();
+            while let Some(chunk) = self.chunk().await? {
+                bytes.extend(chunk);
+                if bytes.len() as u64 > limit {
+                    return Err(Error::TooLarge { subject: self.request.clone(), limit }.into());
+                }
+            }
+            Ok(bytes)
+        };
+        match tokio::time::timeout(patience, reading).await {
+            Ok(result) => result,
+            Err(_) => {
+                let reason = format!("it did not come whole in {patience:?}");
+                Err(Error::Cut { request: self.request.clone(), reason }.into())
             }
         }
-        Ok(bytes)
     }
 
     /// What an answer means whose status is not one of those hoped for.

@@ -160,11 +160,12 @@ impl Client {
 
     fn document(&self, repository: &Repository, reference: &str, expected: Option<Digest>) -> Result<Document> {
         let path = format!("{}/manifests/{reference}", repository.path());
-        let bytes = self.ask(&self.transport.endpoints.of(repository)?, &async |base| {
+        self.ask(&self.transport.endpoints.of(repository)?, &async |base| {
             let access = Access::pull(base, repository);
-            self.fetch_document(&endpoint::join(base, &path), &access, expected).await
-        })?;
-        Document::parse(bytes)
+            let url = endpoint::join(base, &path);
+            let bytes = self.fetch_document(&url, &access, expected).await?;
+            Document::parse(bytes).map_err(|error| error.sent_by(&format!("GET {url}")).into())
+        })
     }
 
     /// Runs `attempt` on each place, at least one, where the registry may be reached, until one of them can be.
@@ -217,13 +218,15 @@ impl Client {
         progress.reached(blob, 0);
         while let Some(chunk) = answer.chunk().await? {
             self.transport.check_interrupt()?;
-            writer.write(&chunk)?;
+            writer.write(&chunk).map_err(|error| error.sent_by(answer.request()))?;
             progress.reached(blob, writer.count());
         }
         match writer.finish() {
             // A body of unknown length that ends early looks like this: the connection was cut.
-            Err(error @ Error::SizeMismatch { .. }) => Err(Failure::Again { error, after: None }),
-            result => Ok(result?),
+            Err(error @ Error::SizeMismatch { .. }) => {
+                Err(Failure::Again { error: error.sent_by(answer.request()), after: None })
+            }
+            result => result.map_err(|error| error.sent_by(answer.request()).into()),
         }
     }
 }

@@ -39,7 +39,7 @@ pub(crate) fn options() -> Options {
     Options { first_pause: Duration::from_millis(1), ..Options::default() }
 }
 
-fn client() -> Client {
+pub(crate) fn client() -> Client {
     Client::new(options()).unwrap()
 }
 
@@ -76,7 +76,7 @@ impl Fetch {
 }
 
 /// A server that gives each answer of a list once, and the last one for ever.
-fn scripted(answers: Vec<Vec<u8>>) -> Server {
+pub(crate) fn scripted(answers: Vec<Vec<u8>>) -> Server {
     let next = AtomicUsize::new(0);
     Server::start(move |_, stream| {
         let at = next.fetch_add(1, Ordering::SeqCst).min(answers.len() - 1);
@@ -90,7 +90,7 @@ pub(crate) fn fetch(answers: Vec<Vec<u8>>) -> (oci::Result<()>, usize) {
     (result, server.requests().len())
 }
 
-fn resolve(server: &Server) -> oci::Result<Document> {
+pub(crate) fn resolve(server: &Server) -> oci::Result<Document> {
     client().resolve(&repository(server).tagged("1").unwrap())
 }
 

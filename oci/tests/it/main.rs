@@ -8,6 +8,7 @@ mod client;
 mod distribution;
 mod field;
 mod https;
+mod limits;
 mod login;
 mod memory;
 mod patience;
@@ -72,6 +73,7 @@ fn main() -> ExitCode {
         bearer::trials(),
         client::trials(),
         field::trials(),
+        limits::trials(),
         login::trials(),
         memory::trials(),
         patience::trials(),

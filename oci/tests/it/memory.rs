@@ -60,7 +60,7 @@ fn at_most_20_mb() {
 }
 
 /// Runs a job in a child, holds its memory to the limit, and returns the words that it printed.
-fn run(arguments: &[&str]) -> Vec<&'static str> {
+pub(crate) fn run(arguments: &[&str]) -> Vec<&'static str> {
     let output = spawn(arguments).wait_with_output().unwrap();
     assert!(output.status.success(), "{arguments:?}");
     // A few dozen bytes a test run.
@@ -104,6 +104,10 @@ pub(crate) fn child(arguments: &[String]) -> ExitCode {
             oci::unpack(&layout, &[layer], Path::new(root), Limits::default(), &Interrupt::default()).unwrap();
         }
         ["fill", dir] => fill(Path::new(dir)),
+        ["refuse", host] => {
+            let tag = Repository::parse(&format!("{host}/some/image")).unwrap().tagged("1").unwrap();
+            println!("{}", Client::new(Options::default()).unwrap().resolve(&tag).unwrap_err());
+        }
         _ => return ExitCode::FAILURE,
     }
     println!("{}", status_kib("VmHWM:") - before);

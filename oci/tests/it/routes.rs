@@ -17,7 +17,7 @@ use crate::{Need, trial};
 /// Marks a child of these trials: `CHILD CA INSECURE[,INSECURE] HOST[=MIRROR]...`; it says of each host what came of asking it.
 pub(crate) const CHILD: &str = "child-of-routes-trial";
 /// Instead of a file of CA certificates.
-const NO_CA: &str = "";
+pub(crate) const NO_CA: &str = "";
 /// How long the child tries addresses where nobody is.
 const CONNECT_TIMEOUT: Duration = Duration::from_millis(500);
 /// All that says something of proxies (curl(1), section "Environment").
@@ -58,7 +58,7 @@ pub(crate) fn child(arguments: &[String]) -> ExitCode {
 }
 
 /// What a child says that has these variables and no other that matters.
-fn run(variables: &[(&str, &str)], ca: &Path, insecure: &str, hosts: &[&str]) -> Vec<String> {
+pub(crate) fn run(variables: &[(&str, &str)], ca: &Path, insecure: &str, hosts: &[&str]) -> Vec<String> {
     let mut command = Command::new(std::env::current_exe().unwrap());
     for name in VARIABLES {
         command.env_remove(name);
@@ -69,13 +69,13 @@ fn run(variables: &[(&str, &str)], ca: &Path, insecure: &str, hosts: &[&str]) ->
     String::from_utf8(output.stdout).unwrap().lines().map(str::to_owned).collect()
 }
 
-fn registry() -> Server {
+pub(crate) fn registry() -> Server {
     Server::start(|_, stream| send(stream, &reply(OK, &[], &manifest())))
 }
 
 /// A proxy that alone knows the way (RFC 9110, sections 7.3.2 and 9.3.6): whatever host is asked for, plain requests are
 /// answered here, and tunnels end at `port` of loopback.
-fn proxy(port: u16) -> Server {
+pub(crate) fn proxy(port: u16) -> Server {
     Server::start(move |request, stream| {
         if request.method != "CONNECT" {
             let answer = if request.path.starts_with("http://") { OK } else { "400 No" };
@@ -84,11 +84,14 @@ fn proxy(port: u16) -> Server {
         let mut far = TcpStream::connect(("127.0.0.1", port)).unwrap();
         send(stream, b"HTTP/1.1 200 Established\r\n\r\n");
         let (mut near_read, mut far_write) = (stream.try_clone().unwrap(), far.try_clone().unwrap());
-        let up = std::thread::spawn(move || std::io::copy(&mut near_read, &mut far_write).map(drop));
-        // Either side may hang up first.
+        // Either side may hang up first, and the other is told.
+        let up = std::thread::spawn(move || {
+            let _ = std::io::copy(&mut near_read, &mut far_write);
+            let _ = far_write.shutdown(Shutdown::Write);
+        });
         let _ = std::io::copy(&mut far, stream);
         let _ = stream.shutdown(Shutdown::Both);
-        let _ = up.join().unwrap();
+        up.join().unwrap();
     })
 }
 
