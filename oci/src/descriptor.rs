@@ -78,6 +78,10 @@ pub struct Descriptor {
     pub platform: Option<Platform>,
     /// `annotations`.
     pub annotations: BTreeMap<String, String>,
+    /// What the platform object of a foreign entry says beside the names in `platform`: `os.version`, `os.features`, and
+    /// what nobody knows yet. It goes where the entry goes, and decides nothing: on Linux they are empty, and Windows images
+    /// that differ in nothing else stay several that nobody chooses from.
+    platform_rest: Map<String, Value>,
 }
 
 impl Descriptor {
@@ -88,13 +92,21 @@ impl Descriptor {
 
     /// Names a blob of `size` bytes.
     pub fn new(media_type: &str, digest: Digest, size: u64) -> Self {
-        Self { media_type: media_type.to_owned(), digest, size, platform: None, annotations: BTreeMap::new() }
+        let (platform, annotations, platform_rest) = (None, BTreeMap::new(), Map::new());
+        Self { media_type: media_type.to_owned(), digest, size, platform, annotations, platform_rest }
     }
 
-    /// The same, as an index entry for `platform`.
+    /// The same, as an index entry for `platform` and nothing narrower.
     #[must_use]
     pub fn with_platform(self, platform: Platform) -> Self {
-        Self { platform: Some(platform), ..self }
+        Self { platform: Some(platform), platform_rest: Map::new(), ..self }
+    }
+
+    /// The same, as an index entry for the platform of another entry, to the letter: with its `os.version` and
+    /// `os.features`.
+    #[must_use]
+    pub fn with_platform_of(self, entry: &Self) -> Self {
+        Self { platform: entry.platform.clone(), platform_rest: entry.platform_rest.clone(), ..self }
     }
 
     /// The same, as an index entry for the tag `name` ([`REF_NAME`]).
@@ -137,6 +149,9 @@ impl Descriptor {
             if let Some(variant) = &platform.variant {
                 names["variant"] = json!(variant);
             }
+            for (key, value) in &self.platform_rest {
+                names[key] = value.clone();
+            }
             object.insert("platform".to_owned(), names);
         }
         Value::Object(object)
@@ -158,6 +173,7 @@ impl Descriptor {
                 Value::Null => None,
                 platform => Some(platform_from_json(platform).ok_or_else(|| wrong("platform", "os and architecture"))?),
             },
+            platform_rest: value["platform"].as_object().map(rest).unwrap_or_default(),
             annotations: match &value["annotations"] {
                 Value::Null => BTreeMap::new(),
                 annotations => {
@@ -178,6 +194,13 @@ pub(crate) fn platform_from_json(value: &Value) -> Option<Platform> {
     Platform::parse(&text).ok()
 }
 
+/// What a platform object says beside [`platform_from_json`]'s names.
+fn rest(platform: &Map<String, Value>) -> Map<String, Value> {
+    let names = ["os", "architecture", "variant"];
+    let rest = platform.iter().filter(|(key, _)| !names.contains(&key.as_str()));
+    rest.map(|(key, value)| (key.clone(), value.clone())).collect()
+}
+
 fn string_map(value: &Value) -> Option<BTreeMap<String, String>> {
     value.as_object()?.iter().map(|(key, value)| Some((key.clone(), value.as_str()?.to_owned()))).collect()
 }
@@ -193,6 +216,21 @@ mod tests {
         for descriptor in [plain, entry] {
             assert_eq!(Descriptor::from_json(&descriptor.to_json(), "test", "layers[0]").unwrap(), descriptor);
         }
+    }
+
+    #[test]
+    fn f12_f17_the_rest_of_a_platform_goes_with_its_entry() {
+        let mut foreign = Descriptor::of(OCI_MANIFEST, b"x").to_json();
+        foreign["platform"] = json!({
+            "architecture": "amd64", "os": "windows", "os.version": "10.0.17763.1", "os.features": ["win32k"], "x-new": null
+        });
+        let entry = Descriptor::from_json(&foreign, "test", "manifests[0]").unwrap();
+        assert_eq!(entry.platform, Some(Platform::parse("windows/amd64").unwrap()));
+        assert_eq!(entry.to_json(), foreign);
+        let derived = Descriptor::of(OCI_MANIFEST, b"y").with_ref_name("1").with_platform_of(&entry);
+        assert_eq!(derived.to_json()["platform"], foreign["platform"]);
+        let plain = entry.with_platform(Platform::parse("windows/amd64").unwrap());
+        assert_eq!(plain.to_json()["platform"], json!({"architecture": "amd64", "os": "windows"}));
     }
 
     #[test]

@@ -201,6 +201,25 @@ mod tests {
     }
 
     #[test]
+    fn f17_os_versions_decide_nothing_and_stay() {
+        let entries = |os: &str, versions: &[&str]| {
+            let entry = |version: &&str| {
+                json!({"mediaType": OCI_MANIFEST, "digest": Digest::of(version.as_bytes()), "size": 1,
+                    "platform": {"architecture": "amd64", "os": os, "os.version": version, "os.features": ["x"]}})
+            };
+            let entries: Vec<Value> = versions.iter().map(entry).collect();
+            Index::parse(print(&json!({"schemaVersion": 2, "manifests": entries}))).unwrap()
+        };
+        let select =
+            |index: &Index, platform| index.select(&Platform::parse(platform).unwrap()).map(|entry| entry.digest).ok();
+        assert_eq!(select(&entries("linux", &["6.1"]), "linux/amd64"), Some(Digest::of(b"6.1")));
+        let several = entries("windows", &["10.0.17763.1", "10.0.20348.1"]);
+        assert_eq!(select(&several, "windows/amd64"), None);
+        let copied = Index::new(Family::Oci, several.manifests()).unwrap();
+        assert_eq!(copied.raw.value["manifests"], several.raw.value["manifests"]);
+    }
+
+    #[test]
     fn attestations_never_match() {
         let mut entry = Descriptor::of(OCI_MANIFEST, b"x").with_platform(Platform::parse("linux/amd64").unwrap());
         entry.annotations.insert("vnd.docker.reference.type".to_owned(), "attestation-manifest".to_owned());

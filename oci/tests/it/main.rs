@@ -6,6 +6,8 @@
 mod bearer;
 mod client;
 mod distribution;
+mod faults;
+mod faulty;
 mod field;
 mod https;
 mod limits;
@@ -16,6 +18,7 @@ mod publish;
 mod push;
 mod routes;
 mod server;
+mod store;
 mod tag;
 mod tarball;
 mod tls;
@@ -72,6 +75,7 @@ fn main() -> ExitCode {
     let trials = [
         bearer::trials(),
         client::trials(),
+        faults::trials(),
         field::trials(),
         limits::trials(),
         login::trials(),

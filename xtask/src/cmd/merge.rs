@@ -19,7 +19,7 @@ use crate::stages::{derived, gate};
 /// Merges the legs and publishes the indexes; writes the merged record. Nothing is published before everything was checked.
 pub(super) fn run(args: &args::Merge, session: &Session) -> Result<Outcome> {
     let (mut images, repository) = merged(&args.records)?;
-    let Registries { mirror, insecure, ca } = &args.registries;
+    let args::Registries { mirror, insecure, ca } = &args.registries;
     let reach = Reach { mirrors: mirror, insecure, ca };
     let client = reach.client(session)?;
     let cache = cache(&session.facts);

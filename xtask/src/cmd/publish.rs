@@ -24,7 +24,7 @@ pub(super) fn run(args: &args::Publish, session: &Session) -> Result<Outcome> {
             bail!("find image `{name}` in the record: no such image\nhint: it has {}", recorded.join(", "));
         }
     }
-    let Registries { mirror, insecure, ca } = &args.registries;
+    let args::Registries { mirror, insecure, ca } = &args.registries;
     let reach = Reach { mirrors: mirror, insecure, ca };
     let client = reach.client(session)?;
     let cache = cache(&session.facts);
