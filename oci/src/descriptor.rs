@@ -80,8 +80,8 @@ pub struct Descriptor {
     pub annotations: BTreeMap<String, String>,
     /// What the platform object of a foreign entry says beside the names in `platform`: `os.version`, `os.features`, and
     /// what nobody knows yet. It goes where the entry goes, and decides nothing: on Linux they are empty, and Windows images
-    /// that differ in nothing else stay several that nobody chooses from.
-    platform_rest: Map<String, Value>,
+    /// that differ in nothing else stay several that nobody chooses from. Keys and values, in their order.
+    platform_rest: Vec<(String, Value)>,
 }
 
 impl Descriptor {
@@ -92,14 +92,14 @@ impl Descriptor {
 
     /// Names a blob of `size` bytes.
     pub fn new(media_type: &str, digest: Digest, size: u64) -> Self {
-        let (platform, annotations, platform_rest) = (None, BTreeMap::new(), Map::new());
+        let (platform, annotations, platform_rest) = (None, BTreeMap::new(), Vec::new());
         Self { media_type: media_type.to_owned(), digest, size, platform, annotations, platform_rest }
     }
 
     /// The same, as an index entry for `platform` and nothing narrower.
     #[must_use]
     pub fn with_platform(self, platform: Platform) -> Self {
-        Self { platform: Some(platform), platform_rest: Map::new(), ..self }
+        Self { platform: Some(platform), platform_rest: Vec::new(), ..self }
     }
 
     /// The same, as an index entry for the platform of another entry, to the letter: with its `os.version` and
@@ -195,7 +195,7 @@ pub(crate) fn platform_from_json(value: &Value) -> Option<Platform> {
 }
 
 /// What a platform object says beside [`platform_from_json`]'s names.
-fn rest(platform: &Map<String, Value>) -> Map<String, Value> {
+fn rest(platform: &Map<String, Value>) -> Vec<(String, Value)> {
     let names = ["os", "architecture", "variant"];
     let rest = platform.iter().filter(|(key, _)| !names.contains(&key.as_str()));
     rest.map(|(key, value)| (key.clone(), value.clone())).collect()
