@@ -89,7 +89,7 @@ impl Authority {
     }
 }
 
-/// What ends TLS before a server; stops when dropped.
+/// What ends TLS before a server, and passes plain http through; stops when dropped.
 pub(crate) struct Front {
     address: SocketAddr,
     greetings: Arc<Mutex<Vec<u8>>>,
@@ -115,7 +115,11 @@ impl Front {
                 if stream.peek(&mut first).is_ok_and(|count| count == 1) {
                     heard.lock().unwrap().push(first[0]);
                     // A client that does not trust us hangs up.
-                    let _ = pass_on(stream, Arc::clone(&config), &behind);
+                    let _ = if first == [HANDSHAKE] {
+                        end_tls(stream, Arc::clone(&config), &behind)
+                    } else {
+                        pass_on(&mut &stream, &behind)
+                    };
                 }
             }
         });
@@ -143,9 +147,16 @@ impl Drop for Front {
     }
 }
 
-/// One request and its answer, which ends with the connection.
-fn pass_on(stream: TcpStream, config: Arc<ServerConfig>, behind: &str) -> std::io::Result<()> {
+fn end_tls(stream: TcpStream, config: Arc<ServerConfig>, behind: &str) -> std::io::Result<()> {
     let mut client = StreamOwned::new(ServerConnection::new(config).map_err(std::io::Error::other)?, stream);
+    pass_on(&mut client, behind)?;
+    client.conn.send_close_notify();
+    client.flush()?;
+    client.sock.shutdown(Shutdown::Both)
+}
+
+/// One request and its answer, which ends with the connection.
+fn pass_on(client: &mut (impl Read + Write), behind: &str) -> std::io::Result<()> {
     let mut request = Vec::new();
     let mut byte = [0];
     while !request.ends_with(b"\r\n\r\n") && request.len() < HEAD_BYTES_MAX {
@@ -154,11 +165,8 @@ fn pass_on(stream: TcpStream, config: Arc<ServerConfig>, behind: &str) -> std::i
     }
     let head = String::from_utf8_lossy(&request).to_ascii_lowercase();
     let length = head.lines().find_map(|line| line.strip_prefix("content-length:")?.trim().parse().ok());
-    (&mut client).take(length.unwrap_or(0)).read_to_end(&mut request)?;
+    client.take(length.unwrap_or(0)).read_to_end(&mut request)?;
     let mut server = TcpStream::connect(behind)?;
     server.write_all(&request)?;
-    std::io::copy(&mut server, &mut client)?;
-    client.conn.send_close_notify();
-    client.flush()?;
-    client.sock.shutdown(Shutdown::Both)
+    std::io::copy(&mut server, client).map(drop)
 }

@@ -5,12 +5,12 @@ use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 
 use libtest_mimic::Trial;
-use oci::{Client, Options};
+use oci::{Client, Options, Tagged};
 
-use crate::client::{options, repository};
+use crate::client::{OK, manifest, options, repository};
 use crate::https::{Authority, FUTURE, Front, HANDSHAKE, Life, PAST, VALID};
 use crate::routes::{NO_CA, proxy, registry, run};
-use crate::server::{reply, send};
+use crate::server::{Server, reply, send};
 use crate::{Need, trial};
 
 const NAME: &str = "DNS:registry.test";
@@ -23,6 +23,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("tls::f48_an_unknown_ca_is_one_error_and_no_plain_http", needs, an_unknown_ca_is_one_error),
         trial("tls::certificates_that_do_not_fit_are_one_error", needs, certificates_that_do_not_fit),
         trial("tls::f48_no_tls_is_one_error_and_no_plain_http", &[], no_tls_is_one_error),
+        trial("tls::f44_authorization_stays_with_scheme_and_host", needs, authorization_stays),
         trial("tls::a_ca_file_that_is_odd_is_one_error", &[], a_ca_file_that_is_odd),
     ]
 }
@@ -92,6 +93,31 @@ fn no_tls_is_one_error() {
     let said = ask(port, Path::new(NO_CA));
     assert!(said.starts_with("trust https://registry.test: received corrupt message"), "{said}");
     assert_eq!(server.join().unwrap(), HANDSHAKE);
+}
+
+fn authorization_stays() {
+    let authority = Authority::new();
+    // The port stays the same: whoever compares less than all three would carry it along.
+    for there in ["https://127.0.0.1", "http://localhost"] {
+        let server = Server::start(move |request, stream| {
+            let host = request.header("host").unwrap();
+            let elsewhere = format!("{there}:{}/elsewhere", host.rsplit(':').next().unwrap());
+            let challenge = format!(r#"Bearer realm="http://{host}/token""#);
+            let answer = match (request.path.as_str(), request.header("authorization")) {
+                ("/elsewhere", _) => reply(OK, &[], &manifest()),
+                (path, _) if path.starts_with("/token") => reply(OK, &[], br#"{"token":"secret"}"#),
+                (_, None) => reply("401 No", &[("WWW-Authenticate", &challenge)], b""),
+                (_, Some(_)) => reply("307 There", &[("Location", &elsewhere)], b""),
+            };
+            send(stream, &answer);
+        });
+        let front = Front::start(&server, &authority, "IP:127.0.0.1", VALID);
+        let client = Client::new(Options { ca: vec![authority.file()], ..options() }).unwrap();
+        let tag = Tagged::parse(&format!("127.0.0.1:{}/some/image:1", front.port())).unwrap();
+        client.resolve(&tag).unwrap();
+        let shown: Vec<_> = server.requests().iter().map(|r| r.header("authorization").map(str::to_owned)).collect();
+        assert_eq!(shown, [None, None, Some("Bearer secret".to_owned()), None], "{there}");
+    }
 }
 
 fn a_ca_file_that_is_odd() {
