@@ -219,6 +219,10 @@ fn token_calls_stay() {
     assert_eq!(redirecting.requests().len(), 1);
     let (result, _) = fetch(vec![challenge("http://192.0.2.1/token")]);
     assert!(matches!(result, Err(Error::PlainHttp { .. })), "{result:?}");
+    let server = scripted(vec![challenge("http://169.254.1.1:1/token")]);
+    let insecure = vec!["169.254.1.1".to_owned()];
+    let result = Fetch::new().run(&Client::new(Options { insecure, ..options() }).unwrap(), &server);
+    assert!(result.unwrap_err().to_string().contains("found the link-local or metadata address http://169.254.1.1:1/"));
     let basic = reply("401 No", &[("WWW-Authenticate", r#"Basic realm="x""#)], b"");
     for answer in [basic, reply("401 No", &[], b""), reply("403 No", &[], b"")] {
         let (result, count) = fetch(vec![answer]);

@@ -24,6 +24,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("tls::certificates_that_do_not_fit_are_one_error", needs, certificates_that_do_not_fit),
         trial("tls::f48_no_tls_is_one_error_and_no_plain_http", &[], no_tls_is_one_error),
         trial("tls::f44_authorization_stays_with_scheme_and_host", needs, authorization_stays),
+        trial("tls::f45_an_https_registry_has_no_realm_of_plain_http", needs, no_realm_of_plain_http),
         trial("tls::a_ca_file_that_is_odd_is_one_error", &[], a_ca_file_that_is_odd),
     ]
 }
@@ -118,6 +119,21 @@ fn authorization_stays() {
         let shown: Vec<_> = server.requests().iter().map(|r| r.header("authorization").map(str::to_owned)).collect();
         assert_eq!(shown, [None, None, Some("Bearer secret".to_owned()), None], "{there}");
     }
+}
+
+fn no_realm_of_plain_http() {
+    let tokens = Server::start(|_, stream| send(stream, &reply(OK, &[], br#"{"token":"t"}"#)));
+    // Plain http to loopback is fine otherwise.
+    let realm = format!("http://{}/token", tokens.host());
+    let challenge = format!(r#"Bearer realm="{realm}""#);
+    let server = Server::start(move |_, stream| {
+        send(stream, &reply("401 No", &[("WWW-Authenticate", &challenge)], b""));
+    });
+    let authority = Authority::new();
+    let front = Front::start(&server, &authority, NAME, VALID);
+    let problem = format!("expected a token server of https, as the registry is, found {realm}");
+    assert_eq!(ask(front.port(), &authority.file()), format!("authorize at https://registry.test: {problem}"));
+    assert_eq!((server.requests().len(), tokens.requests().len()), (1, 0));
 }
 
 fn a_ca_file_that_is_odd() {
