@@ -33,6 +33,8 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial_if("pipeline::a_missing_lock_entry_is_resolved_once", registry.clone(), resolved),
         trial_if("pipeline::a_lock_that_names_other_digests_is_refused", registry.clone(), wrong_lock),
         trial_if("pipeline::a_damaged_base_is_refused_and_not_kept", registry.clone(), damaged),
+        trial_if("pipeline::a_ca_file_that_is_missing_is_named", lacks(&[]), missing_ca),
+        trial_if("pipeline::an_index_within_the_index_is_refused", registry.clone(), nested),
         trial_if("pipeline::a_platform_that_the_base_lacks_is_refused", registry.clone(), no_platform),
         trial_if("pipeline::an_unreachable_registry_is_an_error_or_the_stand_in", registry, unreachable),
     ]
@@ -316,6 +318,27 @@ fn damaged() -> Result<(), Failed> {
         fs::remove_file(kept)?;
     }
     Ok(())
+}
+
+fn nested() -> Result<(), Failed> {
+    let bench = Workbench::new()?;
+    let registry = Registry::start(bench.folder.path())?;
+    let client = oci::Client::new(oci::Options::default())?;
+    let to = oci::Repository::parse(&format!("{}/library/docker", registry.host()))?;
+    let inner = oci::Index::new(oci::Family::Oci, &[])?;
+    client.put_manifest(&oci::Reference::Pinned(to.pinned(inner.digest())), inner.media_type(), inner.bytes())?;
+    let entry = inner.descriptor().with_platform(oci::Platform::parse(AMD64)?);
+    let outer = oci::Index::new(oci::Family::Oci, &[entry])?;
+    client.put_manifest(&oci::Reference::Tagged(to.tagged("20-dind")?), outer.media_type(), outer.bytes())?;
+    bench.lock(&outer.digest(), &inner.digest())?;
+    let mirror = format!("docker.io=http://{}", registry.host());
+    let output = bench.build("out", &["--base", "registry", "--mirror", &mirror, "--suite", "none", "dind"])?;
+    refused(&output, &["docker:20-dind", &inner.digest().to_string(), "expected a manifest, found an index"])
+}
+
+fn missing_ca() -> Result<(), Failed> {
+    let mirror = ["--base", "registry", "--mirror", "docker.io=https://127.0.0.1:1", "--ca", "missing.pem"];
+    refused(&Workbench::new()?.build("out", &mirror)?, &["open CA certificates /", "/missing.pem: No such file"])
 }
 
 fn flip(mut bytes: Vec<u8>) -> Vec<u8> {

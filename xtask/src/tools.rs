@@ -31,7 +31,7 @@ const TOOLS: &[Tool] = &[
     Tool { file: "qemu-aarch64-static", package: "qemu-user-static", why: "tests: programs of another architecture" },
     Tool { file: "skopeo", package: "skopeo", why: "tests: a second reader and writer of layouts" },
     Tool { file: "umoci", package: "umoci", why: "tests: a second reader of layouts" },
-    Tool { file: "openssl", package: "openssl", why: "tests: a token server that signs" },
+    Tool { file: "openssl", package: "openssl", why: "tests: a token server that signs, and certificates" },
     Tool { file: "docker-registry", package: "docker-registry", why: "tests: a real registry" },
 ];
 

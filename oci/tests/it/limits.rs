@@ -22,7 +22,7 @@ const TOKEN_BYTES_MAX: u64 = 256 << 10;
 /// What the kernel and the HTTP client hold of what nobody reads; Linux's default limits for both sockets are 4 and 6 MiB.
 const BUFFERS_BYTES_MAX: u64 = 12 << 20;
 /// How long the registries of these trials may be silent.
-const READ_TIMEOUT: Duration = Duration::from_millis(200);
+const READ_TIMEOUT: Duration = Duration::from_millis(500);
 const CALL: &str = "/v2/some/image/manifests/1";
 
 pub(crate) fn trials() -> Vec<Trial> {
@@ -173,7 +173,7 @@ fn silence() {
     for (verb, result) in calls(&quick, &silent) {
         let request = format!("no answer to {verb} http://{}/v2/some/image/", silent.host());
         // A document that is sent whole is waited for longer: the registry may be at work.
-        says(&error(result), &[&silent.host(), &request, if verb == "PUT" { "" } else { " in 200ms" }]);
+        says(&error(result), &[&silent.host(), &request, if verb == "PUT" { "" } else { " in 500ms" }]);
     }
 }
 
@@ -187,7 +187,7 @@ fn a_head_without_a_body() {
     let quick = Options { read_timeout: READ_TIMEOUT, ..options() };
     for (verb, result) in calls(&quick, &server).into_iter().take(2) {
         let request = format!("{verb} http://{}/v2/some/image/", server.host());
-        says(&error(result), &[&request, "the connection broke: nothing came for 200ms"]);
+        says(&error(result), &[&request, "the connection broke: nothing came for 500ms"]);
     }
 }
 
@@ -203,7 +203,7 @@ fn what_drips() {
         })
     };
     let quick = Client::new(Options { read_timeout: READ_TIMEOUT, ..options() }).unwrap();
-    for (start, why) in [("HTTP/1.1 200 OK\r\nX-Slow:", "no answer to GET "), ("", "it did not come whole in 2s")] {
+    for (start, why) in [("HTTP/1.1 200 OK\r\nX-Slow:", "no answer to GET "), ("", "it did not come whole in 5s")] {
         let server = drip(start);
         says(&error(quick.resolve(&repository(&server).tagged("1").unwrap())), &[&server.host(), why]);
         assert_eq!(server.requests().len(), 1);

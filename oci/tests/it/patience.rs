@@ -79,10 +79,10 @@ fn stalling(bytes: Vec<u8>) -> (Server, mpsc::Receiver<()>) {
 }
 
 fn silence_has_a_limit() {
-    let quick = || Client::new(Options { read_timeout: Duration::from_millis(100), ..options() }).unwrap();
+    let quick = || Client::new(Options { read_timeout: Duration::from_millis(500), ..options() }).unwrap();
     let (server, _asked) = stalling(Vec::new());
     let result = Fetch::new().run(&quick(), &server);
-    assert!(matches!(&result, Err(Error::Unreachable { reason, .. }) if reason.ends_with(" in 100ms")), "{result:?}");
+    assert!(matches!(&result, Err(Error::Unreachable { reason, .. }) if reason.ends_with(" in 500ms")), "{result:?}");
     let whole = reply(OK, &[], BODY);
     let (server, _asked) = stalling(whole[..whole.len() - 3].to_vec());
     let result = Fetch::new().run(&quick(), &server);

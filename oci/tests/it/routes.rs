@@ -19,7 +19,7 @@ pub(crate) const CHILD: &str = "child-of-routes-trial";
 /// Instead of a file of CA certificates.
 pub(crate) const NO_CA: &str = "";
 /// How long the child tries addresses where nobody is.
-const CONNECT_TIMEOUT: Duration = Duration::from_millis(500);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 /// All that says something of proxies (curl(1), section "Environment").
 const VARIABLES: [&str; 8] =
     ["HTTP_PROXY", "http_proxy", "HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy", "NO_PROXY", "no_proxy"];
