@@ -18,7 +18,7 @@ pub(crate) struct Request {
     pub(crate) path: String,
     /// Names in lower case.
     pub(crate) headers: Vec<(String, String)>,
-    /// As long as `Content-Length` says.
+    /// As long as `Content-Length` says, or shorter where the connection was made to break.
     pub(crate) body: Vec<u8>,
 }
 
@@ -26,7 +26,22 @@ impl Request {
     pub(crate) fn header(&self, name: &str) -> Option<&str> {
         self.headers.iter().find(|(key, _)| key == name).map(|(_, value)| value.as_str())
     }
+
+    /// Bytes of the body, as promised.
+    pub(crate) fn length(&self) -> u64 {
+        self.header("content-length").map_or(0, |length| length.parse().unwrap())
+    }
 }
+
+/// The line between a server and its clients.
+struct Wire {
+    /// How long each [`PIECE_BYTES`] of a body take.
+    pace: Duration,
+    /// After how many bytes of a request's body the line breaks, if it does.
+    breaks: Breaks,
+}
+
+type Breaks = Box<dyn Fn(&Request) -> Option<u64> + Send>;
 
 /// A running server; stops when dropped.
 pub(crate) struct Server {
@@ -49,12 +64,26 @@ impl Server {
         Self::listen(TcpListener::bind("127.0.0.1:0").unwrap(), pace, answer)
     }
 
+    /// The same, over a line that breaks where `breaks` says so, after as many bytes of a request's body. What came of it is
+    /// answered too, but nobody hears it.
+    pub(crate) fn start_breaking(
+        breaks: impl Fn(&Request) -> Option<u64> + Send + 'static,
+        answer: impl Fn(&Request, &mut TcpStream) + Send + 'static,
+    ) -> Self {
+        let wire = Wire { pace: Duration::ZERO, breaks: Box::new(breaks) };
+        Self::run(TcpListener::bind("127.0.0.1:0").unwrap(), wire, answer)
+    }
+
     /// The same, behind an address of the caller's choice.
     pub(crate) fn listen(
         listener: TcpListener,
         pace: Duration,
         answer: impl Fn(&Request, &mut TcpStream) + Send + 'static,
     ) -> Self {
+        Self::run(listener, Wire { pace, breaks: Box::new(|_| None) }, answer)
+    }
+
+    fn run(listener: TcpListener, wire: Wire, answer: impl Fn(&Request, &mut TcpStream) + Send + 'static) -> Self {
         let address = listener.local_addr().unwrap();
         let requests = Arc::<Mutex<Vec<Request>>>::default();
         let (stop, current) = (Arc::<AtomicBool>::default(), Arc::<Mutex<Option<TcpStream>>>::default());
@@ -67,7 +96,7 @@ impl Server {
                     return;
                 }
                 // What is no HTTP request (a TLS greeting, a closed connection) gets no answer.
-                if let Some(request) = read_request(&stream, pace) {
+                if let Some(request) = read_request(&stream, &wire) {
                     seen.lock().unwrap().push(request.clone());
                     answer(&request, &mut stream);
                 }
@@ -134,7 +163,7 @@ pub(crate) fn send(stream: &mut TcpStream, bytes: &[u8]) {
     let _ = stream.write_all(bytes);
 }
 
-fn read_request(stream: &TcpStream, pace: Duration) -> Option<Request> {
+fn read_request(stream: &TcpStream, wire: &Wire) -> Option<Request> {
     let mut reader = BufReader::new(stream);
     let mut line = String::new();
     reader.read_line(&mut line).ok()?;
@@ -148,13 +177,18 @@ fn read_request(stream: &TcpStream, pace: Duration) -> Option<Request> {
         headers.push((name.to_ascii_lowercase(), value.trim().to_owned()));
     }
     let mut request = Request { method, path, headers, body: Vec::new() };
-    let length = request.header("content-length").map_or(0, |length| length.parse().unwrap());
+    let breaks = (wire.breaks)(&request);
+    let length = request.length().min(breaks.unwrap_or(u64::MAX));
     while (request.body.len() as u64) < length {
         let left = length - request.body.len() as u64;
         let count =
             (&mut reader).take(left.min(PIECE_BYTES)).read_to_end(&mut request.body).ok().filter(|count| *count > 0);
         count?;
-        std::thread::sleep(pace);
+        std::thread::sleep(wire.pace);
+    }
+    if breaks.is_some() {
+        // Gone already, if it fails.
+        let _ = stream.shutdown(Shutdown::Both);
     }
     Some(request)
 }
