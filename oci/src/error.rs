@@ -90,7 +90,7 @@ pub enum Error {
         /// What is wrong with it.
         problem: String,
     },
-    /// A registry could not be reached: no address, no route, connection refused, or no answer in time.
+    /// A registry could not be reached, nor any mirror of it: no address, no route, connection refused, or no answer in time.
     Unreachable {
         /// Scheme, host and port.
         endpoint: String,
@@ -129,6 +129,17 @@ pub enum Error {
         request: String,
         /// The registry's `Retry-After`, in seconds.
         seconds: u64,
+        /// The registry's own words.
+        answer: String,
+    },
+    /// What a registry lets us do in some time is used up, and it does not say when to come again.
+    Quota {
+        /// Verb and URL.
+        request: String,
+        /// How many requests it is, if the registry tells.
+        limit: Option<u64>,
+        /// In how many seconds, if the registry tells.
+        window: Option<u64>,
         /// The registry's own words.
         answer: String,
     },
@@ -182,6 +193,13 @@ pub enum Error {
         /// What went wrong; never its words, which may hold a secret.
         problem: String,
     },
+    /// A registry failed, as its mirrors had before.
+    Mirrored {
+        /// What became of the registry itself.
+        origin: Box<Error>,
+        /// What became of its mirrors, in the order in which they were asked.
+        mirrors: Vec<Error>,
+    },
     /// A connection broke in mid-answer, and the retries are used up.
     Cut {
         /// Verb and URL.
@@ -214,6 +232,10 @@ impl Error {
             Self::Untrusted { .. } => {
                 Some("check the CA certificates of this machine (Debian: ca-certificates), or name the registry's own")
             }
+            Self::Quota { .. } => {
+                Some("wait for the quota's next window, log in to the registry, or name a mirror of it")
+            }
+            Self::Mirrored { origin, mirrors } => origin.hint().or_else(|| mirrors.iter().find_map(Self::hint)),
             Self::Io { source, .. } if source.kind() == io::ErrorKind::StorageFull => Some("free some disk space"),
             Self::Io { source, .. } if source.kind() == io::ErrorKind::PermissionDenied => {
                 Some("owners and device nodes need root")
@@ -292,6 +314,9 @@ impl fmt::Display for Error {
             Self::Throttled { request, seconds, answer } => {
                 write!(f, "{request}: the registry asks to wait {seconds} s{}", quoted(answer))
             }
+            Self::Quota { request, limit, window, answer } => {
+                write!(f, "{request}: the quota{} is used up{}", quota(*limit, *window), quoted(answer))
+            }
             Self::Refused { request, status, answer } => {
                 write!(f, "{request}: unexpected status {status}{}", quoted(answer))
             }
@@ -318,6 +343,7 @@ impl fmt::Display for Error {
             Self::Credentials { helper, registry, problem } => {
                 write!(f, "ask {helper} for the credentials of {registry}: {problem}")
             }
+            Self::Mirrored { origin, mirrors } => write!(f, "{origin}; its mirrors before: {}", joined(mirrors)),
             Self::Cut { request, reason } => write!(f, "{request}: the connection broke: {reason}"),
             Self::Interrupted => f.write_str("interrupted"),
             Self::Io { action, .. } => f.write_str(action),
@@ -332,6 +358,16 @@ impl std::error::Error for Error {
             _ => None,
         }
     }
+}
+
+fn joined(errors: &[Error]) -> String {
+    errors.iter().map(Error::to_string).collect::<Vec<_>>().join("; ")
+}
+
+fn quota(limit: Option<u64>, window: Option<u64>) -> String {
+    let limit = limit.map_or(String::new(), |limit| format!(" of {limit} requests"));
+    let window = window.map_or(String::new(), |window| format!(" in {window} s"));
+    limit + &window
 }
 
 fn quoted(answer: &str) -> String {

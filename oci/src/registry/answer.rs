@@ -3,7 +3,7 @@
 
 use std::error::Error as _;
 use std::io;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use reqwest::header::{CONTENT_LENGTH, HeaderMap, LOCATION, RETRY_AFTER};
 use reqwest::{Response, Url};
@@ -11,6 +11,8 @@ use serde_json::Value;
 
 use super::clients::{self, Internal};
 use super::endpoint;
+use super::patience::PROGRESS_BYTES;
+use super::quota::Quota;
 use crate::digest::Digest;
 use crate::error::{Error, Result};
 use crate::timestamp::Timestamp;
@@ -35,6 +37,8 @@ pub(super) enum Failure {
     Final(Error),
     /// It may succeed later: after this time, if the registry names one.
     Again { error: Error, after: Option<Duration> },
+    /// It got further than those before it, and the next one goes on from there.
+    Further(Error),
 }
 
 impl From<Error> for Failure {
@@ -46,7 +50,7 @@ impl From<Error> for Failure {
 impl Failure {
     pub(super) fn error(&self) -> &Error {
         match self {
-            Self::Final(error) | Self::Again { error, .. } => error,
+            Self::Final(error) | Self::Again { error, .. } | Self::Further(error) => error,
         }
     }
 }
@@ -57,12 +61,15 @@ pub(super) struct Answer {
     request: String,
     place: Url,
     silence: Duration,
+    /// How long the body was waited for, and what came, since it last was not silent.
+    waited: Duration,
+    came: u64,
 }
 
 impl Answer {
     /// The answer to `request` (verb and URL, for messages) from `place`, whose body may pause for `silence`.
     pub(super) fn new(response: Response, request: String, place: Url, silence: Duration) -> Self {
-        Self { response, request, place, silence }
+        Self { response, request, place, silence, waited: Duration::ZERO, came: 0 }
     }
 
     pub(super) fn status(&self) -> u16 {
@@ -121,12 +128,23 @@ impl Answer {
 
     /// The next piece of the body; none at its end.
     pub(super) async fn chunk(&mut self) -> Result<Option<Vec<u8>>, Failure> {
-        let reason = match tokio::time::timeout(self.silence, self.response.chunk()).await {
-            Ok(Ok(chunk)) => return Ok(chunk.map(Into::into)),
+        let start = Instant::now();
+        let reason = match tokio::time::timeout(self.silence.saturating_sub(self.waited), self.response.chunk()).await {
+            Ok(Ok(chunk)) => {
+                // What the caller does in between is not the registry's time.
+                self.waited += start.elapsed();
+                let chunk: Option<Vec<u8>> = chunk.map(Into::into);
+                self.came += chunk.as_ref().map_or(0, Vec::len) as u64;
+                if self.came >= PROGRESS_BYTES {
+                    (self.waited, self.came) = (Duration::ZERO, 0);
+                }
+                return Ok(chunk);
+            }
             Ok(Err(error)) => innermost(&error),
-            Err(_) => format!("nothing came for {:?}", self.silence),
+            Err(_) if self.came == 0 => format!("nothing came for {:?}", self.silence),
+            Err(_) => format!("only {} bytes came in {:?}", self.came, self.silence),
         };
-        Err(Failure::Again { error: Error::Cut { request: self.request.clone(), reason }, after: None })
+        Err(self.cut(reason))
     }
 
     /// The whole body, of `limit` bytes at most.
@@ -155,6 +173,10 @@ impl Answer {
         }
     }
 
+    fn cut(&self, reason: String) -> Failure {
+        Failure::Again { error: Error::Cut { request: self.request.clone(), reason }, after: None }
+    }
+
     /// What an answer means whose status is not one of those hoped for.
     pub(super) async fn refusal(mut self) -> Failure {
         let status = self.status();
@@ -162,9 +184,13 @@ impl Answer {
         // The status tells enough where the body cannot be had.
         let bytes = self.whole(ANSWER_BYTES_MAX).await.unwrap_or_default();
         let value: Value = serde_json::from_slice(&bytes).unwrap_or_default();
-        let (request, answer) = (self.request, words(&value));
+        let (request, answer) = (self.request.clone(), words(&value));
         if let (400 | 404, Some(digests)) = (status, unknown_blobs(&value)) {
             return Failure::Final(Error::BlobsUnknown { request, digests });
+        }
+        let quota = Quota::of(|name| self.header(name), &answer).filter(|_| status == 429 && seconds.is_none());
+        if let Some(Quota { limit, window }) = quota {
+            return Failure::Final(Error::Quota { request, limit, window, answer });
         }
         let refused = |request, answer| Error::Refused { request, status, answer };
         match status {

@@ -33,12 +33,10 @@ impl Endpoints {
         Ok(endpoints)
     }
 
-    /// The base URLs to pull a repository from, in the order in which to try them; at least one.
-    pub(super) fn of(&self, repository: &Repository) -> Result<Vec<Url>> {
-        let registry = repository.registry();
-        let mirrors: Vec<Url> =
-            self.mirrors.iter().filter(|(mirrored, _)| mirrored == registry).map(|(_, url)| url.clone()).collect();
-        if mirrors.is_empty() { Ok(vec![self.home(repository)?]) } else { Ok(mirrors) }
+    /// The base URLs of the mirrors of a repository's registry, in the order in which to try them.
+    pub(super) fn mirrors(&self, repository: &Repository) -> Vec<Url> {
+        let mirrors = self.mirrors.iter().filter(|(mirrored, _)| mirrored == repository.registry());
+        mirrors.map(|(_, url)| url.clone()).collect()
     }
 
     /// The base URL of a repository's registry itself.
@@ -106,23 +104,31 @@ mod tests {
 
     #[test]
     fn registries_are_found_by_name() {
-        for (repository, urls) in [
-            ("docker", &["http://127.0.0.1:5001/cache/v2/p", "https://mirror.example/v2/p"][..]),
-            ("ghcr.io/a/b", &["https://ghcr.io/v2/p"]),
-            ("localhost/x", &["http://localhost/v2/p"]),
-            ("127.0.0.9:5000/x", &["http://127.0.0.9:5000/v2/p"]),
-            ("[::1]:5000/x", &["http://[::1]:5000/v2/p"]),
-            ("plain.example:5000/x", &["http://plain.example:5000/v2/p"]),
-            ("plain.example/x", &["https://plain.example/v2/p"]),
-            ("any-port.example:81/x", &["http://any-port.example:81/v2/p"]),
-            ("localhost.example/x", &["https://localhost.example/v2/p"]),
+        for (repository, url) in [
+            ("docker", "https://registry-1.docker.io/v2/p"),
+            ("ghcr.io/a/b", "https://ghcr.io/v2/p"),
+            ("localhost/x", "http://localhost/v2/p"),
+            ("127.0.0.9:5000/x", "http://127.0.0.9:5000/v2/p"),
+            ("[::1]:5000/x", "http://[::1]:5000/v2/p"),
+            ("plain.example:5000/x", "http://plain.example:5000/v2/p"),
+            ("plain.example/x", "https://plain.example/v2/p"),
+            ("any-port.example:81/x", "http://any-port.example:81/v2/p"),
+            ("localhost.example/x", "https://localhost.example/v2/p"),
         ] {
-            let bases = endpoints().of(&Repository::parse(repository).unwrap()).unwrap();
+            let home = endpoints().home(&Repository::parse(repository).unwrap()).unwrap();
+            assert_eq!(join(&home, "p").as_str(), url, "{repository}");
+        }
+    }
+
+    #[test]
+    fn mirrors_keep_their_order_and_paths() {
+        for (repository, urls) in
+            [("docker", &["http://127.0.0.1:5001/cache/v2/p", "https://mirror.example/v2/p"][..]), ("ghcr.io/a/b", &[])]
+        {
+            let bases = endpoints().mirrors(&Repository::parse(repository).unwrap());
             let found: Vec<String> = bases.iter().map(|base| join(base, "p").to_string()).collect();
             assert_eq!(found, urls, "{repository}");
         }
-        let hub = Endpoints::new(&[], Vec::new()).unwrap().of(&Repository::parse("docker").unwrap()).unwrap();
-        assert_eq!(hub[0].as_str(), "https://registry-1.docker.io/");
     }
 
     #[test]

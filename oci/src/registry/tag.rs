@@ -29,7 +29,7 @@ impl Client {
     /// The network errors; [`Error::DigestMismatch`] if it claims to have something else under a digest.
     pub fn head(&self, reference: &Reference) -> Result<Option<Descriptor>> {
         let repository = reference.repository();
-        let found = self.ask(&[self.transport.endpoints.home(repository)?], &async |base| {
+        let found = self.at_home(repository, &async |base| {
             let url = endpoint::join(base, &path(reference));
             let access = Access::pull(base, repository);
             let request = Request::new(Method::HEAD, &url, &access).header(ACCEPT, manifest_types());
@@ -76,7 +76,7 @@ impl Client {
             text: media_type.to_owned(),
             expected: "visible ASCII",
         })?;
-        self.ask(&[self.transport.endpoints.home(to.repository())?], &async |base| {
+        self.at_home(to.repository(), &async |base| {
             let url = endpoint::join(base, &path(to));
             let access = Access::push(base, to.repository());
             let request =
@@ -106,10 +106,10 @@ impl Client {
                 return Err(Error::Tag { tagged, expected, found, waited: limit });
             }
             let nap = pause.min(limit - waited);
-            self.runtime.block_on(self.transport.interruptible(async {
+            self.wait(async {
                 tokio::time::sleep(nap).await;
                 Ok(())
-            }))?;
+            })?;
             pause = pause.saturating_mul(2).min(TAG_PAUSE_MAX);
         }
     }

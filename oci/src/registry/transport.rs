@@ -18,11 +18,10 @@ use super::body::Body;
 use super::clients::Clients;
 use super::credentials::Credentials;
 use super::endpoint::{self, Endpoints};
+use super::patience::Patience;
 use super::token::Authority;
 use crate::error::{Error, Result};
 
-/// How often a request is sent before its error is reported.
-const ATTEMPTS_MAX: u32 = 4;
 /// How many redirects one request follows.
 const REDIRECTS_MAX: u32 = 5;
 /// How often the caller's interrupt is looked at while the network is waited for, and an upload's progress told.
@@ -92,18 +91,14 @@ impl Transport {
         self.options.interrupt.check()
     }
 
-    /// Repeats `attempt` while it may succeed later, at most [`ATTEMPTS_MAX`] times in all.
-    pub(super) async fn persist<T>(&self, attempt: impl AsyncFn() -> Result<T, Failure>) -> Result<T> {
-        let (mut left, mut pause) = (ATTEMPTS_MAX, self.options.first_pause);
+    /// Repeats `attempt` while it may succeed later and there is patience left.
+    pub(super) async fn persist<T>(&self, mut attempt: impl AsyncFnMut() -> Result<T, Failure>) -> Result<T> {
+        let mut patience = Patience::new(self.options.first_pause);
         loop {
-            left -= 1;
             match attempt().await {
                 Ok(value) => return Ok(value),
-                Err(Failure::Final(error)) => return Err(error),
-                Err(Failure::Again { error, .. }) if left == 0 => return Err(error),
-                Err(Failure::Again { after, .. }) => tokio::time::sleep(after.unwrap_or(pause)).await,
+                Err(failure) => tokio::time::sleep(patience.after(failure)?).await,
             }
-            pause *= 2;
         }
     }
 

@@ -13,9 +13,12 @@ mod https;
 mod limits;
 mod login;
 mod memory;
+mod mirrors;
 mod patience;
 mod publish;
 mod push;
+mod relay;
+mod resume;
 mod routes;
 mod server;
 mod store;
@@ -23,6 +26,7 @@ mod tag;
 mod tarball;
 mod tls;
 mod unpack;
+mod verbs;
 
 use std::process::ExitCode;
 
@@ -80,13 +84,16 @@ fn main() -> ExitCode {
         limits::trials(),
         login::trials(),
         memory::trials(),
+        mirrors::trials(),
         patience::trials(),
         publish::trials(),
         push::trials(),
+        resume::trials(),
         routes::trials(),
         tag::trials(),
         tls::trials(),
         unpack::trials(),
+        verbs::trials(),
     ];
     libtest_mimic::run(&Arguments::from_args(), trials.into_iter().flatten().collect()).exit_code()
 }

@@ -1,23 +1,27 @@
 //! The registry client's patience: what it tries again, how long it waits, and what ends it.
 
+use std::io::Write;
 use std::net::TcpStream;
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use libtest_mimic::Trial;
-use oci::{Client, Error, Interrupt, Options};
+use oci::{Client, Descriptor, Digest, Error, Interrupt, Layout, Options, Silent};
 
-use crate::client::{BODY, Fetch, OK, fetch, options};
-use crate::server::{Request, Server, reply, send};
+use crate::client::{BODY, Fetch, OK, fetch, options, repository};
+use crate::server::{Request, Server, head, reply, send};
 use crate::trial;
 
 pub(crate) fn trials() -> Vec<Trial> {
-    let trials: [(&str, fn()); 6] = [
+    let trials: [(&str, fn()); 9] = [
         ("patience::f38_a_cut_body_is_fetched_again", a_cut_body_is_fetched_again),
         ("patience::f39_retry_after_is_obeyed", retry_after_is_obeyed),
         ("patience::f40_a_long_retry_after_fails_at_once", a_long_retry_after_fails_at_once),
         ("patience::f41_server_errors_are_retried_and_client_errors_are_not", server_errors_are_retried),
         ("patience::silence_has_a_limit", silence_has_a_limit),
+        ("patience::a_head_that_drips_is_silence", a_head_that_drips_is_silence),
+        ("patience::a_body_that_drips_is_silence", a_body_that_drips_is_silence),
+        ("patience::a_body_that_moves_has_no_limit", a_body_that_moves_has_no_limit),
         ("patience::an_interrupt_ends_a_transfer", an_interrupt_ends_a_transfer),
     ];
     trials.into_iter().map(|(name, test)| trial(name, &[], test)).collect()
@@ -87,6 +91,64 @@ fn silence_has_a_limit() {
     let (server, _asked) = stalling(whole[..whole.len() - 3].to_vec());
     let result = Fetch::new().run(&quick(), &server);
     assert!(matches!(result, Err(Error::Cut { .. })), "{result:?}");
+}
+
+/// How often a server that drips lets a byte fall.
+const DRIP_INTERVAL: Duration = Duration::from_millis(5);
+
+/// Sends one byte after the other until the client hangs up.
+fn drip(stream: &mut TcpStream) {
+    while stream.write_all(b"x").is_ok() {
+        std::thread::sleep(DRIP_INTERVAL);
+    }
+}
+
+fn a_head_that_drips_is_silence() {
+    let silence = Duration::from_millis(200);
+    let client = Client::new(Options { read_timeout: silence, ..options() }).unwrap();
+    let server = Server::start(|_, stream| {
+        send(stream, b"HTTP/1.1 200 OK\r\nX-Drip: ");
+        drip(stream);
+    });
+    let result = Fetch::new().run(&client, &server);
+    assert!(matches!(result, Err(Error::Unreachable { .. })), "{result:?}");
+    assert_eq!(server.requests().len(), 1);
+}
+
+fn a_body_that_drips_is_silence() {
+    let silence = Duration::from_millis(200);
+    let client = Client::new(Options { read_timeout: silence, ..options() }).unwrap();
+    let server = Server::start(|_, stream| {
+        send(stream, head(OK, &[("Content-Length", "1000000")]).as_bytes());
+        drip(stream);
+    });
+    let large = Descriptor::new("a/b", Digest::of(b"large"), 1_000_000);
+    let dir = tempfile::tempdir().unwrap();
+    let layout = Layout::open_or_create(dir.path()).unwrap();
+    let result = client.blob(&repository(&server), &large, &layout, &Silent);
+    assert!(matches!(&result, Err(Error::Cut { reason, .. }) if reason.starts_with("only ")), "{result:?}");
+    // What dripped is not enough to be patient for.
+    assert_eq!(server.requests().len(), 4);
+}
+
+fn a_body_that_moves_has_no_limit() {
+    let silence = Duration::from_secs(1);
+    let bytes: Vec<u8> = (0..50_000_u32).flat_map(u32::to_le_bytes).collect();
+    let large = Descriptor::of("a/b", &bytes);
+    let server = Server::start(move |_, stream| {
+        send(stream, head(OK, &[("Content-Length", &bytes.len().to_string())]).as_bytes());
+        for piece in bytes.chunks(bytes.len() / 20) {
+            send(stream, piece);
+            std::thread::sleep(silence / 8);
+        }
+    });
+    let dir = tempfile::tempdir().unwrap();
+    let layout = Layout::open_or_create(dir.path()).unwrap();
+    let client = Client::new(Options { read_timeout: silence, ..options() }).unwrap();
+    let start = Instant::now();
+    client.blob(&repository(&server), &large, &layout, &Silent).unwrap();
+    assert!(start.elapsed() > 2 * silence);
+    assert_eq!(server.requests().len(), 1);
 }
 
 fn an_interrupt_ends_a_transfer() {
