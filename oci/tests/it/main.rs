@@ -10,6 +10,7 @@ mod faults;
 mod faulty;
 mod field;
 mod https;
+mod killed;
 mod limits;
 mod login;
 mod memory;
@@ -70,6 +71,9 @@ fn main() -> ExitCode {
     if arguments.first().is_some_and(|first| first == memory::CHILD) {
         return memory::child(&arguments[1..]);
     }
+    if arguments.first().is_some_and(|first| first == killed::CHILD) {
+        return killed::child(&arguments[1..]);
+    }
     if arguments.first().is_some_and(|first| first == login::CHILD) {
         return login::push_in_child(&arguments[1..]);
     }
@@ -81,6 +85,7 @@ fn main() -> ExitCode {
         client::trials(),
         faults::trials(),
         field::trials(),
+        killed::trials(),
         limits::trials(),
         login::trials(),
         memory::trials(),
