@@ -193,11 +193,11 @@ fn a_head_without_a_body() {
 
 fn what_drips() {
     let drip = |start: &'static str| {
-        let start = if start.is_empty() { head(OK, &[("Content-Length", "4096")]) } else { start.to_owned() };
+        let start = if start.is_empty() { head(OK, &[("Content-Length", "4000000")]) } else { start.to_owned() };
         Server::start(move |_, stream| {
             send(stream, start.as_bytes());
-            // Never silent for as long as a registry may be, and never done.
-            while stream.write_all(b" ").is_ok() {
+            // Never silent for as long as a registry may be, and not done for long.
+            while stream.write_all(&[b' '; 1024]).is_ok() {
                 std::thread::sleep(READ_TIMEOUT / 4);
             }
         })
