@@ -100,7 +100,7 @@ pub struct BuildImages {
 /// How registries are reached.
 #[derive(Debug, Clone, Default, Args)]
 pub struct Registries {
-    /// Ask URL instead of the registry HOST; repeatable
+    /// Ask URL before the registry HOST; repeatable, tried in order
     #[arg(long, value_name = "HOST=URL", value_parser = mirror)]
     pub mirror: Vec<(String, String)>,
     /// Speak plain http to the registry HOST; repeatable (loopback needs no permission)

@@ -11,7 +11,7 @@ use crate::session::Session;
 /// Mirrors as `(HOST[:PORT], URL)`, and hosts that are spoken to in plain http.
 #[derive(Debug, Clone, Copy)]
 pub struct Reach<'a> {
-    /// Registries that are asked elsewhere.
+    /// Registries that are asked elsewhere first.
     pub mirrors: &'a [(String, String)],
     /// Registries that are spoken to in plain http.
     pub insecure: &'a [String],
