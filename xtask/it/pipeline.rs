@@ -3,7 +3,7 @@
 
 use std::fs;
 use std::path::Path;
-use std::process::Output;
+use std::process::{Command, Output};
 
 use libtest_mimic::{Failed, Trial};
 use oci::{Digest, Layout};
@@ -16,6 +16,8 @@ use crate::shop::{done, refused};
 use crate::support::{command, definitions, ensure, folder, lacks, said, standin, trial_if};
 
 const AMD64: &str = "linux/amd64";
+/// Port 9 is discard, and nothing listens on it.
+const NOBODY: &str = "127.0.0.1:9";
 
 pub(crate) fn trials() -> Vec<Trial> {
     let standin = lacks(&["mmdebstrap"]);
@@ -57,9 +59,22 @@ impl Workbench {
     }
 
     fn build(&self, out: &str, arguments: &[&str]) -> Result<Output, Failed> {
+        Ok(self.command(out, arguments).output()?)
+    }
+
+    /// The same on a machine that reaches no registry but on loopback, wherever the trial runs.
+    fn build_cut_off(&self, out: &str, arguments: &[&str]) -> Result<Output, Failed> {
+        let mut command = self.command(out, arguments);
+        for variable in ["https_proxy", "ALL_PROXY", "all_proxy", "NO_PROXY", "no_proxy"] {
+            command.env_remove(variable);
+        }
+        Ok(command.env("HTTPS_PROXY", format!("http://{NOBODY}")).output()?)
+    }
+
+    fn command(&self, out: &str, arguments: &[&str]) -> Command {
         let mut command = command(["build-images", "--platform", AMD64, "--images"]);
         command.arg(self.path("images")).arg("--out").arg(self.path(out)).args(arguments);
-        Ok(command.output()?)
+        command
     }
 
     fn record(&self, out: &str) -> Result<Value, Failed> {
@@ -176,8 +191,7 @@ struct SmallDisk<'a>(&'a Path);
 impl<'a> SmallDisk<'a> {
     fn mount(place: &'a Path) -> Result<Self, Failed> {
         fs::create_dir_all(place)?;
-        let status =
-            std::process::Command::new("mount").args(["-t", "tmpfs", "-o", "size=1m", "tmpfs"]).arg(place).status()?;
+        let status = Command::new("mount").args(["-t", "tmpfs", "-o", "size=1m", "tmpfs"]).arg(place).status()?;
         ensure(status.success(), "mount a small tmpfs")?;
         Ok(Self(place))
     }
@@ -186,7 +200,7 @@ impl<'a> SmallDisk<'a> {
 impl Drop for SmallDisk<'_> {
     fn drop(&mut self) {
         // A mount that stays is seen by the trial's folder, which then cannot be removed.
-        let _ = std::process::Command::new("umount").arg(self.0).status();
+        let _ = Command::new("umount").arg(self.0).status();
     }
 }
 
@@ -218,7 +232,7 @@ fn missing_tool() -> Result<(), Failed> {
 
 fn no_root() -> Result<(), Failed> {
     let bench = Workbench::new()?;
-    let output = std::process::Command::new("setpriv")
+    let output = Command::new("setpriv")
         .args(["--reuid=65534", "--regid=65534", "--clear-groups"])
         .arg(env!("CARGO_BIN_EXE_xtask"))
         .args(["build-images", "--base", "standin", "--out"])
@@ -377,14 +391,12 @@ fn no_platform() -> Result<(), Failed> {
 
 fn unreachable() -> Result<(), Failed> {
     let bench = Workbench::new()?;
-    // Port 9 is discard, and nothing listens on it.
-    let mirror = "docker.io=http://127.0.0.1:9";
+    let mirror = format!("docker.io=http://{NOBODY}");
     bench.lock(&Digest::of(b"not in any cache"), &Digest::of(b"nor this"))?;
-    refused(
-        &bench.build("out", &["--base", "registry", "--mirror", mirror, "--suite", "none", "dind"])?,
-        &["127.0.0.1:9"],
-    )?;
-    let output = bench.build("out", &["--base", "auto", "--mirror", mirror, "--suite", "none", "dind"])?;
+    let arguments = |base| ["--base", base, "--mirror", &mirror, "--suite", "none", "dind"];
+    // The registry itself was asked too.
+    refused(&bench.build_cut_off("out", &arguments("registry"))?, &["registry-1.docker.io", NOBODY])?;
+    let output = bench.build_cut_off("out", &arguments("auto"))?;
     done(&output)?;
     let errors = String::from_utf8_lossy(&output.stderr);
     ensure(errors.contains("no registry reachable") && errors.contains("stand-in"), said(&output))?;
