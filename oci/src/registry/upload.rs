@@ -181,8 +181,9 @@ impl<'a> Sending<'a> {
             request = request.header(CONTENT_RANGE, HeaderValue::try_from(range).expect("numbers are ASCII"));
         }
         let result = self.transport.send(&request).await;
-        if matches!(result, Err(Failure::Again { .. })) && moved.get() > 0 {
-            let had = part.start..=part.start + moved.get();
+        let sent = part.start + moved.get();
+        if matches!(result, Err(Failure::Again { .. })) && sent > 0 {
+            let had = part.start..=sent;
             self.broken = Some(Broken { session: session.clone(), had });
         }
         result
