@@ -1,6 +1,7 @@
 //! The integration tests of xtask: the house's rules, the command line, and the pipeline against real servers and daemons.
 //! A trial that lacks root or a tool is ignored with its reason; where NO_SKIPS is set (in `cargo xtask test`), such a skip is a failure.
 
+mod archive;
 mod cli;
 mod healing;
 mod house;
@@ -22,6 +23,7 @@ fn main() {
         pipeline::trials(),
         publish::trials(),
         readers::trials(),
+        archive::trials(),
         interrupt::trials(),
         healing::trials(),
     ];

@@ -39,7 +39,7 @@ pub(crate) fn trials() -> Vec<Trial> {
     ]
 }
 
-fn run(command: &mut Command) -> Result<String, Failed> {
+pub(crate) fn run(command: &mut Command) -> Result<String, Failed> {
     let output = command.output()?;
     ensure(output.status.success(), format!("{command:?}: {}", crate::support::said(&output)))?;
     Ok(String::from_utf8(output.stdout)?)
@@ -71,12 +71,12 @@ fn umoci() -> Result<(), Failed> {
 }
 
 /// A container of the stand-in, in which the daemons of Debian run beside each other and disturb nothing on this machine.
-struct Host<'a> {
-    container: Box<dyn Container + 'a>,
+pub(crate) struct Host<'a> {
+    pub(crate) container: Box<dyn Container + 'a>,
 }
 
 impl<'a> Host<'a> {
-    fn start(engine: &'a Namespaces, argv: &[&str], files: Vec<(PathBuf, PathBuf)>) -> Result<Self, Failed> {
+    pub(crate) fn start(engine: &'a Namespaces, argv: &[&str], files: Vec<(PathBuf, PathBuf)>) -> Result<Self, Failed> {
         let standin = standin()?;
         let layout = Layout::open(&standin.layout)?;
         let image = xtask::stages::base::Image::read(&layout, &standin.post)?;
@@ -100,14 +100,14 @@ impl<'a> Host<'a> {
         Ok(Self { container: engine.start(&launch)? })
     }
 
-    fn exec(&self, argv: &[&str]) -> Result<String, Failed> {
+    pub(crate) fn exec(&self, argv: &[&str]) -> Result<String, Failed> {
         let output = self.container.exec(argv, COMMAND_TIMEOUT)?;
         let said = || format!("{argv:?}: exit {}\n{}{}", output.code, output.stdout, output.stderr);
         ensure(output.code.0 == 0, said())?;
         Ok(output.stdout)
     }
 
-    fn wait_until(&self, argv: &[&str]) -> Result<(), Failed> {
+    pub(crate) fn wait_until(&self, argv: &[&str]) -> Result<(), Failed> {
         let deadline = Instant::now() + READY_TIMEOUT;
         while self.container.exec(argv, COMMAND_TIMEOUT)?.code.0 != 0 {
             let log = || self.container.log().unwrap_or_default();

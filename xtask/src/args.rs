@@ -86,6 +86,9 @@ pub struct BuildImages {
     /// What may be published.
     #[command(flatten)]
     pub allow: Allow,
+    /// Write the one image to FILE as well, as an archive for `docker load`: the host's platform, or the only one that is built
+    #[arg(long, value_name = "FILE")]
+    pub docker_archive: Option<PathBuf>,
     /// Build and judge again what the cache holds already
     #[arg(long)]
     pub fresh: bool,

@@ -10,6 +10,7 @@ use serde::Serialize;
 use crate::args::{Allow, BaseChoice, BuildImages, EngineChoice, Format, SuiteChoice};
 use crate::lock::{Lock, LockedBase};
 use crate::spec::{ImageSpec, read_definitions};
+use crate::stages::archive::DockerArchive;
 
 /// What the process was given besides its arguments; gathered once, in `main`.
 #[derive(Debug, Clone)]
@@ -94,6 +95,8 @@ pub struct Plan {
     pub push: Option<Push>,
     /// The platform that this machine runs.
     pub host: Platform,
+    /// The archive for `docker load`.
+    pub docker_archive: Option<DockerArchive>,
     /// Nothing that was built or judged before counts.
     pub fresh: bool,
     /// The one clock: seconds since 1970; none: the base's created time.
@@ -121,6 +124,8 @@ impl Plan {
             by_digest: args.push_by_digest,
             allow: args.allow,
         });
+        let archive = args.docker_archive.as_ref().map(|file| facts.cwd.join(file));
+        let docker_archive = archive.map(|file| DockerArchive::plan(file, &images, &facts.host)).transpose()?;
         let plan = Self {
             images,
             base: args.base,
@@ -134,6 +139,7 @@ impl Plan {
             format: args.format,
             push,
             host: facts.host.clone(),
+            docker_archive,
             fresh: args.fresh,
             source_date_epoch: facts.source_date_epoch.as_deref().map(epoch).transpose()?,
             folders,
@@ -154,9 +160,10 @@ impl Plan {
     }
 
     /// Whether the bytes of the base's layers are needed for a platform of an image, and not only their names: what is carved or judged
-    /// is unpacked, and what is not published lies in its layout whole.
+    /// is unpacked, an archive holds them, and what is not published lies in its layout whole.
     pub fn needs_layers(&self, image: &PlannedImage, platform: &Platform) -> bool {
-        self.push.is_none() || image.spec.carve.is_some() || self.judges(platform).is_ok()
+        let archived = self.docker_archive.as_ref().is_some_and(|archive| archive.platform == *platform);
+        self.push.is_none() || image.spec.carve.is_some() || archived || self.judges(platform).is_ok()
     }
 
     /// What the gate is sure to refuse is refused before the work.

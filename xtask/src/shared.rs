@@ -14,12 +14,22 @@ const LOCK_INTERVAL: Duration = Duration::from_millis(100);
 /// Writes a file beside its place and renames it into it: a reader finds the old bytes or the new ones. Error: the disk is full, or
 /// the folder cannot be written; then the old bytes stay.
 pub fn write_whole(path: &Path, bytes: &[u8]) -> Result<()> {
+    write_whole_from(path, |file| Ok(file.write_all(bytes)?))
+}
+
+/// The same for what is too large to be held in memory: `write` is given the empty file. Error: that of `write` too; then the old bytes
+/// stay.
+pub fn write_whole_from(path: &Path, write: impl FnOnce(&mut File) -> Result<()>) -> Result<()> {
     let mut name = path.file_name().context("write a file: it has no name")?.to_owned();
     name.push(".new");
     let temporary = path.with_file_name(name);
-    let written = File::create(&temporary)
-        .and_then(|mut file| file.write_all(bytes).and_then(|()| file.sync_all()))
-        .and_then(|()| fs::rename(&temporary, path));
+    let create = || {
+        let mut file = File::create(&temporary)?;
+        write(&mut file)?;
+        file.sync_all()?;
+        Ok(fs::rename(&temporary, path)?)
+    };
+    let written: Result<()> = create();
     if written.is_err() {
         // What is half-written helps nobody; that it may be missing already is no further fault.
         let _ = fs::remove_file(&temporary);
@@ -72,6 +82,16 @@ mod tests {
         let error = format!("{:#}", write_whole(&path, b"new").expect_err("the way is blocked"));
         assert!(error.contains("write ") && error.contains("record"), "{error}");
         assert_eq!(fs::read(&path).expect("read"), b"old");
+
+        fs::remove_dir(folder.path().join("record.new")).expect("remove the folder");
+        let half = |file: &mut File| {
+            file.write_all(b"half")?;
+            anyhow::bail!("the source is damaged")
+        };
+        let error = format!("{:#}", write_whole_from(&path, half).expect_err("it ends half-way"));
+        assert!(error.contains("record: the source is damaged"), "{error}");
+        assert_eq!(fs::read(&path).expect("read"), b"old");
+        assert_eq!(fs::read_dir(folder.path()).expect("list").count(), 1);
     }
 
     #[test]

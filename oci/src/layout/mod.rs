@@ -17,8 +17,8 @@ use crate::error::{Error, Result};
 use crate::index::Index;
 use crate::manifest::MANIFEST_BYTES_MAX;
 
-/// The one layout version there is.
-const OCI_LAYOUT: &[u8] = br#"{"imageLayoutVersion":"1.0.0"}"#;
+/// The content of the file `oci-layout`: the one layout version there is.
+pub const OCI_LAYOUT: &[u8] = br#"{"imageLayoutVersion":"1.0.0"}"#;
 /// Largest `oci-layout` file that is read.
 const OCI_LAYOUT_BYTES_MAX: u64 = 4096;
 /// How much is read and written at a time.

@@ -19,7 +19,7 @@ use crate::spec::StandinSpec;
 use crate::stages::base::{self, FetchedBase, Source};
 use crate::stages::derived::DerivedImage;
 use crate::stages::publish::{Publisher, Tags};
-use crate::stages::{derive, gate, init, judge};
+use crate::stages::{archive, derive, gate, init, judge};
 use crate::tools;
 
 /// Builds and judges the planned images and writes the record; stdout names what passed.
@@ -30,6 +30,9 @@ pub(super) fn run(args: &BuildImages, session: &Session) -> Result<Outcome> {
         return Ok(Outcome::Done);
     }
     require_root(&plan)?;
+    if let Some(asked) = &plan.docker_archive {
+        asked.check_place()?;
+    }
     let _turn = wait_for_turn(&plan, session)?;
     let reach = Reach { mirrors: &plan.mirrors, insecure: &plan.insecure, ca: &plan.ca };
     let client = if plan.offline { None } else { Some(reach.client(session)?) };
@@ -48,6 +51,9 @@ pub(super) fn run(args: &BuildImages, session: &Session) -> Result<Outcome> {
         let built = derive::stage(image, base, &inits, &plan, session)
             .with_context(|| format!("derive {}", image.spec.name))?;
         let judgements = judge::stage(image, base, &built, &plan, session)?;
+        if let Some(asked) = &plan.docker_archive {
+            archive::stage(asked, &image.spec, &built, &judgements, session)?;
+        }
         records.push(ImageRecord::new(&image.spec, base, &built, &inits, judgements)?);
         derived.push(built);
     }

@@ -1,5 +1,6 @@
 //! The steps of the pipeline, a file each. Each takes the value that the one before it made; none reads the environment or the clock.
 
+pub mod archive;
 pub mod base;
 pub mod carve;
 pub mod contents;
