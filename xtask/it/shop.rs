@@ -1,5 +1,5 @@
 //! A registry with a base in it and definitions that derive from that base: what trials of publishing work with. The base has
-//! the folders that the init needs, and no system: what only publishes needs none.
+//! the folders that the init needs, and no system: what only publishes needs none, and the images start no program but the init.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -95,7 +95,7 @@ impl Shop {
     pub(crate) fn definition(&self, name: &str, base: &str, platforms: &[&str], more: &str) -> Result<(), Failed> {
         let text = format!(
             "name: {name}\ndescription: a trial's\nbase: {}:1\nstandin: {{ suite: bookworm, flavour: post }}\nplatforms: [{}]\n\
-             tags: [{name}]\nruns: dockerd\nguards: []\nentrypoint: [/usr/local/sbin/dind-init, --, dockerd]\n{more}\n",
+             tags: [{name}]\nruns: dockerd\nguards: []\nentrypoint: [/usr/local/sbin/dind-init, --help]\n{more}\n",
             self.repository(base)?,
             platforms.join(", "),
         );

@@ -12,6 +12,9 @@ use object::elf::{self, FileHeader64};
 use object::read::elf::{Dyn, FileHeader, ProgramHeader};
 use object::read::{ReadCache, StringTable};
 
+/// How every ELF file begins.
+pub const MAGIC: &[u8] = b"\x7fELF";
+
 /// The headers of the one class and byte order that all our platforms have: 64 bits, little endian.
 type Header = FileHeader64<Endianness>;
 
@@ -72,12 +75,17 @@ pub fn dependencies(file: &Path) -> Result<Elf> {
     inspect(file, |image| image.dependencies())
 }
 
+/// Checks that `file` is made for `machine`. Error: it is not, or it is no ELF file of 64 bits.
+pub fn check_machine(file: &Path, machine: Machine) -> Result<()> {
+    inspect(file, |image| image.check_machine(machine))
+}
+
 /// Checks that `file` runs on `machine` with nothing but the kernel: no interpreter, no library, and no memory that is
 /// writable and executable at once. Error: what was expected and what was found.
 pub fn check_static(file: &Path, machine: Machine) -> Result<()> {
     inspect(file, |image| {
         let elf = image.dependencies()?;
-        ensure!(elf.machine == machine, "machine: expected {machine}, found {}", elf.machine);
+        image.check_machine(machine)?;
         if let Some(interpreter) = elf.interpreter {
             bail!("interpreter: expected none, found {interpreter}");
         }
@@ -117,13 +125,18 @@ impl<'a> Image<'a> {
         self.header.program_headers(self.endian, self.data).context("read program headers")
     }
 
+    fn machine(&self) -> Result<Machine> {
+        Machine::of_header(self.header.e_machine(self.endian))
+    }
+
+    fn check_machine(&self, expected: Machine) -> Result<()> {
+        let found = self.machine()?;
+        ensure!(found == expected, "machine: expected {expected}, found {found}");
+        Ok(())
+    }
+
     fn dependencies(&self) -> Result<Elf> {
-        let mut elf = Elf {
-            machine: Machine::of_header(self.header.e_machine(self.endian))?,
-            interpreter: None,
-            needed: Vec::new(),
-            runpath: Vec::new(),
-        };
+        let mut elf = Elf { machine: self.machine()?, interpreter: None, needed: Vec::new(), runpath: Vec::new() };
         let mut entries = Vec::new();
         for segment in self.segments()? {
             if let Some(interpreter) = segment.interpreter(self.endian, self.data)? {
@@ -169,7 +182,7 @@ fn text(bytes: &[u8]) -> Result<String> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
 
     /// The test itself: a program that is surely of this machine, and dynamic where the target is.
@@ -200,7 +213,7 @@ mod tests {
     }
 
     /// The smallest file that is a program: a header and one loaded segment with these `p_flags`.
-    fn minimal(machine: elf::Machine, flags: u32) -> Vec<u8> {
+    pub(crate) fn minimal(machine: elf::Machine, flags: u32) -> Vec<u8> {
         let mut bytes = b"\x7fELF\x02\x01\x01".to_vec();
         bytes.resize(64 + 56, 0);
         let mut put = |offset: usize, value: &[u8]| bytes[offset..offset + value.len()].copy_from_slice(value);

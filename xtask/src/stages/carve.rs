@@ -3,22 +3,17 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fs;
-use std::io::Read;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
-use std::path::{Component, Path, PathBuf};
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail, ensure};
 use oci::Permissions;
 
 use super::contents::{Contents, Entry};
+use super::lookup::{follow, host};
+use super::programs;
 use crate::elf;
 use crate::spec::CarveSpec;
-
-/// As many symlinks as the kernel follows in one path (path_resolution(7)).
-const SYMLINKS_MAX: usize = 40;
-
-/// A `#!` line is no longer than this (BINPRM_BUF_SIZE, include/uapi/linux/binfmts.h).
-const SHEBANG_BYTES_MAX: usize = 256;
 
 /// The folders in which ld.so (glibc with Debian's multiarch, musl) looks without being told, by ELF machine.
 fn library_folders(machine: elf::Machine) -> &'static [&'static str] {
@@ -125,36 +120,10 @@ impl Carver<'_> {
 
     /// Adds a path with its parents and every link on the way, and returns where it really lies; none: it is not there.
     fn add(&mut self, path: &Path) -> Result<Option<PathBuf>> {
-        let mut rest: VecDeque<PathBuf> = parts(path);
-        let mut here = PathBuf::from("/");
-        let mut followed = 0;
-        while let Some(part) = rest.pop_front() {
-            if part.as_os_str() == ".." {
-                here.pop();
-                continue;
-            }
-            let next = here.join(&part);
-            let metadata = match fs::symlink_metadata(self.host(&next)) {
-                Ok(metadata) => metadata,
-                Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-                Err(error) => return Err(error).with_context(|| format!("look at {}", next.display())),
-            };
-            self.record(&next, &metadata)?;
-            if metadata.is_symlink() {
-                followed += 1;
-                ensure!(followed <= SYMLINKS_MAX, "follow {}: more than {SYMLINKS_MAX} links", path.display());
-                let target =
-                    fs::read_link(self.host(&next)).with_context(|| format!("read link {}", next.display()))?;
-                if target.is_absolute() {
-                    here = PathBuf::from("/");
-                }
-                for part in parts(&target).into_iter().rev() {
-                    rest.push_front(part);
-                }
-            } else {
-                here = next;
-            }
-        }
+        let root = self.root;
+        let Some(here) = follow(root, path, &mut |step, metadata| self.record(step, metadata))? else {
+            return Ok(None);
+        };
         self.examine(&here)?;
         Ok(Some(here))
     }
@@ -183,15 +152,11 @@ impl Carver<'_> {
         if !host.is_file() || !self.examined.insert(path.to_owned()) {
             return Ok(());
         }
-        let mut head = Vec::new();
-        let file = fs::File::open(&host).with_context(|| format!("open {}", path.display()))?;
-        file.take(SHEBANG_BYTES_MAX as u64)
-            .read_to_end(&mut head)
-            .with_context(|| format!("read {}", path.display()))?;
-        if let Some(interpreter) = shebang(&head) {
-            self.queue.push_back(Need::Interpreter { path: interpreter, of: path.to_owned() });
+        let head = programs::head(&host)?;
+        if let Some(interpreter) = programs::shebang(&head) {
+            self.queue.push_back(Need::Interpreter { path: interpreter.to_owned(), of: path.to_owned() });
         }
-        if !head.starts_with(b"\x7fELF") {
+        if !head.starts_with(elf::MAGIC) {
             return Ok(());
         }
         let needs = elf::dependencies(&host).with_context(|| format!("read what {} needs", path.display()))?;
@@ -218,7 +183,8 @@ impl Carver<'_> {
                     own.chain(library_folders(machine).iter().map(ToString::to_string)).collect();
                 for folder in &folders {
                     let candidate = Path::new(folder).join(&soname);
-                    if self.exists(&candidate) {
+                    // Looked up before it is added, so that a wrong folder's links are not carved.
+                    if matches!(follow(self.root, &candidate, &mut |_, _| Ok(())), Ok(Some(_))) {
                         self.add(&candidate)?;
                         return Ok(());
                     }
@@ -229,33 +195,9 @@ impl Carver<'_> {
         Ok(())
     }
 
-    /// Whether a path resolves inside the root; looked up before it is added, so that a wrong folder's links are not carved.
-    fn exists(&self, path: &Path) -> bool {
-        let mut scout = Carver {
-            root: self.root,
-            contents: Contents::new(),
-            examined: BTreeSet::from([path.to_owned()]),
-            queue: VecDeque::new(),
-        };
-        matches!(scout.add(path), Ok(Some(_)))
-    }
-
     fn host(&self, path: &Path) -> PathBuf {
-        self.root.join(path.strip_prefix("/").unwrap_or(path))
+        host(self.root, path)
     }
-}
-
-/// The components of a path, `..` among them, without `/` and `.`.
-fn parts(path: &Path) -> VecDeque<PathBuf> {
-    let named = path.components().filter(|part| matches!(part, Component::Normal(_) | Component::ParentDir));
-    named.map(|part| PathBuf::from(part.as_os_str())).collect()
-}
-
-/// The interpreter that a script's first line names.
-fn shebang(head: &[u8]) -> Option<String> {
-    let line = head.strip_prefix(b"#!")?.split(|byte| *byte == b'\n').next()?;
-    let words = std::str::from_utf8(line).ok()?;
-    words.split_ascii_whitespace().next().map(str::to_owned)
 }
 
 #[cfg(test)]

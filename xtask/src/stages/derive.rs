@@ -15,6 +15,7 @@ use super::contents::{self, Contents, Entry};
 use super::derived::{self, DerivedImage};
 use super::init::StaticProgram;
 use super::memo::Memo;
+use super::programs;
 use super::rootfs;
 use crate::args::Format;
 use crate::plan::{Plan, PlannedImage};
@@ -131,7 +132,7 @@ fn describe(derived: &DerivedImage, spec: &ImageSpec) -> String {
     format!("{what}, {}; {} changed", size(bytes), changed.join(", "))
 }
 
-/// Derives one platform into `layout`. Error: the base does not fit (see [`prove`]), or a file or the layout cannot be read or written.
+/// Derives one platform into `layout`. Error: the base does not fit (see [`prove`] and [`programs::check`]), or a file or the layout cannot be read or written.
 pub fn derive(
     spec: &ImageSpec,
     base: &FetchedBase,
@@ -141,6 +142,7 @@ pub fn derive(
 ) -> Result<Image> {
     if let Some(rootfs) = from.rootfs {
         prove(spec, rootfs, from.image.config.path())?;
+        programs::check(spec, rootfs, &from.image.config)?;
     }
     let mut contents = match (&spec.carve, from.rootfs) {
         (Some(carve), Some(rootfs)) => carve::carve(rootfs, carve)?,
