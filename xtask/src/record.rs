@@ -82,6 +82,9 @@ pub struct BaseRecord {
     /// The Debian packages of a stand-in, as `name=version`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub packages: Vec<String>,
+    /// The attestations of the base's index, which ours leaves out.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub left_out: Vec<Digest>,
 }
 
 /// Where a base came from.
@@ -194,7 +197,13 @@ impl ImageRecord {
             digest: derived.index.digest(),
             format: derived.index.family(),
             layout: Some(derived.local.digest).filter(|local| *local != derived.index.digest()),
-            base: BaseRecord { name: base.name.clone(), digest: base.digest, source, packages },
+            base: BaseRecord {
+                name: base.name.clone(),
+                digest: base.digest,
+                source,
+                packages,
+                left_out: base.left_out.clone(),
+            },
             platforms: platforms.collect::<Result<_>>()?,
             published: None,
         })

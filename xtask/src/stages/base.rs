@@ -11,6 +11,7 @@ use oci::{
     Repository, Timestamp,
 };
 
+use super::oddities;
 use crate::args::BaseChoice;
 use crate::lock::{Lock, LockedBase};
 use crate::plan::{Plan, PlannedImage, lock_path};
@@ -32,6 +33,8 @@ pub struct FetchedBase {
     pub source: Source,
     /// What was asked of it, by platform.
     pub images: BTreeMap<Platform, Image>,
+    /// Entries of its index that are left out of ours: attestations, which speak of the base's manifests and not of derived ones.
+    pub left_out: Vec<Digest>,
 }
 
 /// An image of one platform: a base, or what is derived from it.
@@ -155,7 +158,15 @@ fn from_registry(image: &PlannedImage, plan: &Plan, client: Option<&Client>, ses
         if matches!(document, Document::Index(_)) {
             locked.platforms.insert(platform.clone(), fetched.manifest.digest());
         }
+        for oddity in oddities::of(&document, &fetched, platform) {
+            session.progress.note("warning", &image.base, oddity);
+        }
         images.insert(platform.clone(), fetched);
+    }
+    let left_out = attestations(&document);
+    if !left_out.is_empty() {
+        let text = format!("attestations left out of the index, as they speak of the base alone: {}", left_out.len());
+        session.progress.note("base", &image.base, text);
     }
     if image.locked.as_ref() != Some(&locked) {
         remember(image, plan, locked)?;
@@ -167,9 +178,16 @@ fn from_registry(image: &PlannedImage, plan: &Plan, client: Option<&Client>, ses
         family: document.family(),
         source: Source::Registry(image.base.repository().clone()),
         images,
+        left_out,
     };
     stage.done(format!("{} ({})", base.digest, size(total)));
     Ok(base)
+}
+
+/// The entries of an index that are no images.
+fn attestations(document: &Document) -> Vec<Digest> {
+    let Document::Index(index) = document else { return Vec::new() };
+    index.manifests().iter().filter(|entry| entry.is_attestation()).map(|entry| entry.digest).collect()
 }
 
 /// Opens the layout of what registries gave. One that cannot be read is made anew: everything in it can be fetched again.
@@ -245,8 +263,11 @@ impl Registry<'_> {
             self.client()?.blob(self.image.base.repository(), manifest.config(), &self.layout, self.stage)?;
         }
         let config = ImageConfig::parse(self.layout.bytes(manifest.config())?)?;
+        let (found, expected) = (config.platform().with_default_variant(), platform.with_default_variant());
+        // Where an index has chosen by the variant, a configuration that names another one is odd, and no more.
+        let variant = matches!(document, Document::Index(_)) || found.variant == expected.variant;
         ensure!(
-            config.platform().with_default_variant() == platform.with_default_variant(),
+            (&found.os, &found.architecture, variant) == (&expected.os, &expected.architecture, true),
             "check the base's configuration: expected platform {platform}, found {}",
             config.platform()
         );
@@ -291,6 +312,7 @@ fn from_standin(image: &PlannedImage, plan: &Plan, session: &Session) -> Result<
         family: Family::Oci,
         source: Source::Standin { packages, bare },
         images,
+        left_out: Vec::new(),
     })
 }
 

@@ -11,6 +11,7 @@ pub mod init;
 pub mod judge;
 pub mod lookup;
 pub mod memo;
+pub mod oddities;
 pub mod programs;
 pub mod publish;
 pub mod rootfs;
