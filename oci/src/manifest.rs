@@ -155,6 +155,14 @@ impl ManifestEdit {
         self
     }
 
+    /// Keeps of the manifest's annotations only those whose key `keep` wants.
+    pub fn retain_annotations(&mut self, keep: impl Fn(&str) -> bool) -> &mut Self {
+        if let Some(Value::Object(annotations)) = self.value.get_mut("annotations") {
+            annotations.retain(|key, _| keep(key));
+        }
+        self
+    }
+
     /// Translates the media types of the manifest and of all that it names. Blobs stay the same.
     pub fn family(&mut self, family: Family) -> &mut Self {
         let translate = |value: &mut Value| {
@@ -241,6 +249,15 @@ mod tests {
         assert_eq!(twin.layers()[0].media_type, OCI_LAYER_GZIP);
         assert_eq!(twin.layers()[0].digest, docker().layers()[0].digest);
         assert_eq!(twin.to_oci().bytes(), twin.bytes());
+    }
+
+    #[test]
+    fn annotations_are_kept_by_their_keys() {
+        let mut edit = docker().edit();
+        assert_eq!(edit.retain_annotations(|_| false).finish().bytes(), docker().edit().finish().bytes());
+        edit.annotation("a", "1").annotation("b", "2").retain_annotations(|key| key == "b");
+        let text = String::from_utf8(edit.finish().bytes().to_vec()).unwrap();
+        assert!(text.ends_with(r#""annotations":{"b":"2"}}"#), "{text}");
     }
 
     #[test]

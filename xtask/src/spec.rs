@@ -65,6 +65,9 @@ pub struct ImageSpec {
     /// The exposed ports, such as 2375/tcp; an empty list removes them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ports: Option<Vec<String>>,
+    /// Labels that are set. Of the base's own, those that name the base (`org.opencontainers.image.*`, `org.label-schema.*`) are dropped.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub labels: BTreeMap<String, String>,
 }
 
 /// The stand-in of a base, built from Debian's packages.

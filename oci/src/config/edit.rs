@@ -99,10 +99,11 @@ impl ConfigEdit {
         self
     }
 
-    /// Removes one label of `config.Labels`.
-    pub fn drop_label(&mut self, key: &str) -> &mut Self {
-        if let Some(Value::Object(labels)) = object_at(&mut self.value, "config").get_mut("Labels") {
-            labels.shift_remove(key);
+    /// Keeps of `config.Labels` only those whose key `keep` wants.
+    pub fn retain_labels(&mut self, keep: impl Fn(&str) -> bool) -> &mut Self {
+        // Not by index: that one makes what is absent.
+        if let Some(Value::Object(labels)) = self.value.pointer_mut("/config/Labels") {
+            labels.retain(|key, _| keep(key));
         }
         self
     }
@@ -151,7 +152,7 @@ impl ConfigEdit {
     }
 
     fn retain_env(&mut self, keep: impl Fn(&str) -> bool) -> &mut Self {
-        if let Value::Array(env) = &mut self.value["config"]["Env"] {
+        if let Some(Value::Array(env)) = self.value.pointer_mut("/config/Env") {
             env.retain(|entry| keep(env_key(entry)));
         }
         self
@@ -230,7 +231,7 @@ mod tests {
     fn an_edit_changes_the_named_keys_only() {
         let layer = ["/history", "/rootfs/diff_ids"];
         type Edit = fn(&mut ConfigEdit) -> &mut ConfigEdit;
-        let cases: [(Edit, &[&str]); 13] = [
+        let cases: [(Edit, &[&str]); 14] = [
             (|edit| edit, &[]),
             (|edit| edit.entrypoint(&["/init", "--"]), &["/config/Entrypoint"]),
             (|edit| edit.cmd::<&str>(&[]), &["/config/Cmd"]),
@@ -241,7 +242,8 @@ mod tests {
             (|edit| edit.volumes(&["/var/lib/docker"]), &[]),
             (|edit| edit.volumes(&["/x"]), &["/config/Volumes//var/lib/docker", "/config/Volumes//x"]),
             (|edit| edit.clear_exposed_ports(), &["/config/ExposedPorts"]),
-            (|edit| edit.label("a", "b").drop_label("maintainer"), &["/config/Labels/a", "/config/Labels/maintainer"]),
+            (|edit| edit.label("a", "b"), &["/config/Labels/a"]),
+            (|edit| edit.retain_labels(|key| key != "maintainer"), &["/config/Labels/maintainer"]),
             (|edit| edit.append_layer(DiffId::of(b"x"), &history()), &layer),
             (|edit| edit.replace_layers(DiffId::of(b"x"), &history()), &layer),
         ];
@@ -290,6 +292,7 @@ mod tests {
     fn a_bare_config_can_be_edited() {
         let bare = ImageConfig::parse(br#"{"os":"linux","architecture":"amd64"}"#.to_vec()).unwrap();
         assert_eq!((bare.created(), bare.env().len(), bare.diff_ids().len()), (None, 0, 0));
+        assert_eq!(bare.edit().keep_env(&[]).retain_labels(|_| false).finish().bytes(), bare.bytes());
         let edited =
             bare.edit().set_env("A", "1").set_env("A", "2").append_layer(DiffId::of(b"x"), &history()).finish();
         assert_eq!((edited.env(), edited.history_layers()), (vec!["A=2"], 1));

@@ -13,6 +13,7 @@ use super::base::{FetchedBase, Image};
 use super::carve;
 use super::contents::{self, Contents, Entry};
 use super::derived::{self, DerivedImage};
+use super::identity;
 use super::init::StaticProgram;
 use super::memo::Memo;
 use super::programs;
@@ -128,6 +129,7 @@ fn describe(derived: &DerivedImage, spec: &ImageSpec) -> String {
     changed.extend((spec.keep_env.is_some() || !spec.env.is_empty()).then_some("Env"));
     changed.extend(spec.volumes.is_some().then_some("Volumes"));
     changed.extend(spec.ports.is_some().then_some("ExposedPorts"));
+    changed.extend((!spec.labels.is_empty()).then_some("Labels"));
     let what = if spec.carve.is_some() { "carved into 1 layer" } else { "1 layer added" };
     format!("{what}, {}; {} changed", size(bytes), changed.join(", "))
 }
@@ -184,6 +186,7 @@ pub fn derive(
             edit.append_layer(&layer.descriptor)
         }
     };
+    edit.retain_annotations(identity::may_stay);
     edit.annotation("org.opencontainers.image.base.name", &base.name);
     edit.annotation("org.opencontainers.image.base.digest", &from.image.manifest.digest().to_string());
     let manifest = edit.finish();
@@ -271,6 +274,10 @@ fn edit_config(edit: &mut oci::ConfigEdit, spec: &ImageSpec) {
     }
     if let Some(ports) = &spec.ports {
         edit.exposed_ports(ports);
+    }
+    edit.retain_labels(identity::may_stay);
+    for (name, value) in &spec.labels {
+        edit.label(name, value);
     }
 }
 

@@ -7,6 +7,7 @@ pub mod contents;
 pub mod derive;
 pub mod derived;
 pub mod gate;
+pub mod identity;
 pub mod init;
 pub mod judge;
 pub mod lookup;
