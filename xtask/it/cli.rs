@@ -1,11 +1,12 @@
-//! The command line as a contract: help, plan, and one clear error with exit code 2 for each kind of bad input. Needs neither root nor network.
+//! The command line as a contract: help, plan, and one clear error with exit code 2 for each kind of bad input. Needs neither root (but for
+//! the trial of places) nor network.
 
 use std::fs;
 
 use expect_test::expect_file;
 use libtest_mimic::{Failed, Trial};
 
-use crate::support::{command, definitions, ensure, folder, repository, said, trial, xtask};
+use crate::support::{command, definitions, ensure, folder, lacks, repository, said, trial, trial_if, xtask};
 
 pub(crate) fn trials() -> Vec<Trial> {
     vec![
@@ -15,6 +16,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("cli::a_bad_lock_is_one_clear_error", bad_locks),
         trial("cli::bad_arguments_are_one_clear_error", bad_arguments),
         trial("cli::a_bad_epoch_is_one_clear_error", bad_epoch),
+        trial_if("cli::a_place_that_cannot_be_written_is_one_clear_error", lacks(&[]), bad_places),
     ]
 }
 
@@ -86,6 +88,34 @@ fn bad_definitions() -> Result<(), Failed> {
     check_definition("dind.yaml", "tags: [20-dind]", "tags: ['a b']", "a b")?;
     check_definition("dind.yaml", "runs: dockerd", "runs: podman", "unknown variant `podman`")?;
     check_definition("dind.yaml", "guards: [dockerd, containerd]", "guards: [sh]", "found `sh`")?;
+    check_definition(
+        "dind.yaml",
+        "tags: [20-dind]",
+        "tags: [20-dind, 20-dind]",
+        "tags: expected each once, found 20-dind twice",
+    )?;
+    check_definition(
+        "dind.yaml",
+        "tags: [20-dind]",
+        "tags: [20.10]",
+        "tags: expected text, found the YAML value 20.1",
+    )?;
+    check_definition("dind.yaml", "linux/amd64,", "linux/arm64,", "expected each once, found linux/arm64/v8 twice")?;
+    check_definition(
+        "dind.yaml",
+        "[dockerd, containerd]",
+        "[dockerd, dockerd]",
+        "guards: expected each once, found dockerd twice",
+    )?;
+    check_definition("dind.yaml", "TINI_SUBREAPER: \"\"", "A: \"b\\0\"", "env: expected text without NUL")?;
+    check_definition("dind.yaml", "dockerd-entrypoint.sh]", "\"a\\0b\"]", "entrypoint: expected text without NUL")?;
+    check_definition(
+        "dind.yaml",
+        "runs: dockerd",
+        "runs: dockerd\nlabels: { a: \"\\0\" }",
+        "labels: expected text without NUL",
+    )?;
+    check_definition("dind.yaml", "runs: dockerd", "runs: dockerd\nlabels: { \"\": a }", "labels: expected a name")?;
     check_definition("containerd.yaml", "- /root", "- root", "expected an absolute path")?;
     check_definition("containerd.yaml", "- /root", "- /root/../etc", "without `..`")
 }
@@ -109,6 +139,15 @@ fn bad_arguments() -> Result<(), Failed> {
         (&["build-images", "--plan", "dint"], "the images are containerd, dind"),
         (&["build-images", "--plan", "--platform", "linux"], "linux"),
         (&["build-images", "--plan", "--platform", "linux/s390x"], "it lists linux/amd64"),
+        (
+            &["build-images", "--plan", "--platform", "linux/amd64", "--platform", "linux/amd64"],
+            "found linux/amd64 twice",
+        ),
+        (
+            &["build-images", "--plan", "--platform", "linux/arm64", "--platform", "linux/arm64/v8"],
+            "linux/arm64/v8 twice",
+        ),
+        (&["build-images", "--plan", "--images", "Cargo.toml"], "found a file\nhint: --images names the folder"),
         (&["build-images", "--plan", "--mirror", "docker.io"], "expected HOST=URL"),
         (&["build-images", "--plan", "--base", "hub"], "possible values: auto, registry, standin"),
         (&["build-images", "--plan", "--images", "no/such/folder"], "no/such/folder"),
@@ -130,4 +169,18 @@ fn bad_arguments() -> Result<(), Failed> {
 fn bad_epoch() -> Result<(), Failed> {
     let output = command(["build-images", "--plan"]).env("SOURCE_DATE_EPOCH", "yesterday").output()?;
     refused(&output, "expected seconds since 1970, found `yesterday`", "SOURCE_DATE_EPOCH")
+}
+
+fn bad_places() -> Result<(), Failed> {
+    let folder = folder()?;
+    let file = folder.path().join("file");
+    fs::write(&file, "")?;
+    for (out, expected) in
+        [(file.clone(), "File exists"), (file.join("below"), "Not a directory"), ("/proc/out".into(), "No such file")]
+    {
+        let output = command(["build-images", "--base", "standin", "--suite", "none", "--out"]).arg(&out).output()?;
+        refused(&output, expected, "--out")?;
+        refused(&output, "\nhint: --out names the folder", "--out")?;
+    }
+    Ok(())
 }

@@ -241,6 +241,9 @@ fn plan_image(spec: ImageSpec, lock: &Lock, args: &BuildImages, host: &Platform)
         (false, named) => named,
     };
     let platforms = wanted.iter().map(|platform| listed(platform, &spec)).collect::<Result<Vec<_>>>()?;
+    if let Some(twice) = platforms.iter().find(|one| platforms.iter().filter(|other| other == one).count() > 1) {
+        bail!("plan {}: expected each platform once, found {twice} twice", spec.name);
+    }
     Ok(PlannedImage { base, locked, platforms, spec })
 }
 

@@ -1,6 +1,6 @@
 //! An image definition: one YAML file of `images/`, parsed into a type that cannot be wrong. Never reads the network or the clock.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
 
@@ -156,6 +156,9 @@ impl ImageSpec {
         self.base()?;
         ensure!(!self.platforms.is_empty(), "platforms: expected at least one, found none");
         ensure!(!self.tags.is_empty(), "tags: expected at least one, found none");
+        each_once("platforms", self.platforms.iter().map(Platform::with_default_variant))?;
+        each_once("tags", self.tags.iter())?;
+        each_once("guards", self.guards.iter())?;
         for tag in &self.tags {
             Tagged::parse(&format!("{}:{tag}", self.name)).with_context(|| format!("tags: read `{tag}`"))?;
         }
@@ -179,18 +182,49 @@ impl ImageSpec {
                 "expected an absolute path without `..`, found `{path}`"
             );
         }
+        self.check_texts()?;
         for variable in self.env.keys().chain(self.keep_env.iter().flatten()) {
             ensure!(
                 !variable.is_empty() && !variable.contains('='),
                 "env: expected a variable's name, found `{variable}`"
             );
         }
+        ensure!(!self.labels.contains_key(""), "labels: expected a name before each value, found an empty one");
+        Ok(())
+    }
+
+    /// Arguments and environment reach a program as C strings (execve(2)), which end at the first NUL.
+    fn check_texts(&self) -> Result<()> {
+        let pairs = [("env", &self.env), ("labels", &self.labels)];
+        let pairs = pairs
+            .into_iter()
+            .flat_map(|(key, map)| map.iter().flat_map(move |(name, value)| [(key, name), (key, value)]));
+        let words = self.entrypoint.iter().map(|word| ("entrypoint", word));
+        let words = words.chain(self.cmd.iter().flatten().map(|word| ("cmd", word)));
+        for (key, text) in pairs.chain(words) {
+            ensure!(!text.contains('\0'), "{key}: expected text without NUL, found {text:?}");
+        }
         Ok(())
     }
 }
 
+/// Refuses a list that names one thing twice.
+fn each_once<T: Ord + std::fmt::Display>(key: &str, values: impl Iterator<Item = T>) -> Result<()> {
+    let mut seen = BTreeSet::new();
+    for value in values {
+        ensure!(!seen.contains(&value), "{key}: expected each once, found {value} twice");
+        seen.insert(value);
+    }
+    Ok(())
+}
+
 /// Reads every `*.yaml` of a folder, sorted by name. Error: the folder or a definition cannot be read, or none is there.
 pub fn read_definitions(folder: &Path) -> Result<Vec<ImageSpec>> {
+    ensure!(
+        !folder.is_file(),
+        "read image definitions in {}: expected a folder, found a file\nhint: --images names the folder that holds the *.yaml files",
+        folder.display()
+    );
     let listing = fs::read_dir(folder).with_context(|| format!("read image definitions in {}", folder.display()))?;
     let mut files = Vec::new();
     for entry in listing {

@@ -3,8 +3,9 @@
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
+use std::path::Path;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, anyhow, ensure};
 use oci::{Client, Platform};
 use suite::Outcome as Verdict;
 
@@ -193,10 +194,17 @@ fn require_root(plan: &Plan) -> Result<()> {
 
 /// One run at a time works in a cache; the others wait for it.
 fn wait_for_turn(plan: &Plan, session: &Session) -> Result<File> {
-    for folder in [&plan.folders.cache, &plan.folders.out] {
-        fs::create_dir_all(folder).with_context(|| format!("make {}", folder.display()))?;
-    }
+    make_folder(
+        &plan.folders.cache,
+        "the repository's target/ holds what is built: the repository must lie on a disk that can be written",
+    )?;
+    make_folder(&plan.folders.out, "--out names the folder for layouts and records")?;
     take_turn(&plan.folders.cached("lock"), &session.interrupt, &mut || {
         session.progress.note("waiting", plan.folders.cache.display(), "for another run that uses this cache");
     })
+}
+
+fn make_folder(folder: &Path, hint: &str) -> Result<()> {
+    // The hint stands on a line of its own, behind the reason.
+    fs::create_dir_all(folder).map_err(|error| anyhow!("make folder {}: {error}\nhint: {hint}", folder.display()))
 }
