@@ -2,6 +2,7 @@
 //! A trial that lacks root or a tool is ignored with its reason; where NO_SKIPS is set (in `cargo xtask test`), such a skip is a failure.
 
 mod archive;
+mod bases;
 mod cli;
 mod healing;
 mod house;
@@ -24,6 +25,7 @@ fn main() {
         publish::trials(),
         readers::trials(),
         archive::trials(),
+        bases::trials(),
         interrupt::trials(),
         healing::trials(),
     ];

@@ -15,7 +15,7 @@ use crate::registry::seed;
 use crate::shop::{done, refused};
 use crate::support::{command, definitions, ensure, folder, lacks, said, standin, trial_if};
 
-const AMD64: &str = "linux/amd64";
+pub(crate) const AMD64: &str = "linux/amd64";
 /// Port 9 is discard, and nothing listens on it.
 const NOBODY: &str = "127.0.0.1:9";
 
@@ -43,22 +43,22 @@ pub(crate) fn trials() -> Vec<Trial> {
 }
 
 /// A folder with definitions of its own and a place for the output.
-struct Workbench {
-    folder: tempfile::TempDir,
+pub(crate) struct Workbench {
+    pub(crate) folder: tempfile::TempDir,
 }
 
 impl Workbench {
-    fn new() -> Result<Self, Failed> {
+    pub(crate) fn new() -> Result<Self, Failed> {
         let folder = folder()?;
         definitions(folder.path())?;
         Ok(Self { folder })
     }
 
-    fn path(&self, name: &str) -> std::path::PathBuf {
+    pub(crate) fn path(&self, name: &str) -> std::path::PathBuf {
         self.folder.path().join(name)
     }
 
-    fn build(&self, out: &str, arguments: &[&str]) -> Result<Output, Failed> {
+    pub(crate) fn build(&self, out: &str, arguments: &[&str]) -> Result<Output, Failed> {
         Ok(self.command(out, arguments).output()?)
     }
 
@@ -77,12 +77,12 @@ impl Workbench {
         command
     }
 
-    fn record(&self, out: &str) -> Result<Value, Failed> {
+    pub(crate) fn record(&self, out: &str) -> Result<Value, Failed> {
         Ok(serde_json::from_slice(&fs::read(self.path(out).join("digests.json"))?)?)
     }
 
     /// Writes a lock whose one entry is `docker:20-dind` with these digests.
-    fn lock(&self, index: &Digest, amd64: &Digest) -> Result<(), Failed> {
+    pub(crate) fn lock(&self, index: &Digest, amd64: &Digest) -> Result<(), Failed> {
         let text = format!("docker.io/library/docker:20-dind:\n  index: {index}\n  platforms:\n    {AMD64}: {amd64}\n");
         Ok(fs::write(self.path("images/bases.lock"), text)?)
     }
