@@ -2,7 +2,7 @@
 
 use anyhow::{Context, Result};
 use oci::Layout;
-use xshell::{Shell, cmd};
+use xshell::{Cmd, Shell, cmd};
 
 use super::Outcome;
 use crate::plan::cache;
@@ -12,15 +12,35 @@ use crate::stages::base::{self, Image};
 use crate::stages::{init, rootfs};
 use crate::tools;
 
+/// What `cargo run` tells a program of its own package (The Cargo Book, "Environment Variables"). Handed on to another cargo, it is what
+/// build scripts see that watch their own package's: ring would be compiled anew in every run, and again in the next build by hand.
+const OF_CARGO_RUN: [&str; 17] = [
+    "CARGO_MANIFEST_DIR",
+    "CARGO_MANIFEST_PATH",
+    "CARGO_PKG_AUTHORS",
+    "CARGO_PKG_DESCRIPTION",
+    "CARGO_PKG_HOMEPAGE",
+    "CARGO_PKG_LICENSE",
+    "CARGO_PKG_LICENSE_FILE",
+    "CARGO_PKG_NAME",
+    "CARGO_PKG_README",
+    "CARGO_PKG_REPOSITORY",
+    "CARGO_PKG_RUST_VERSION",
+    "CARGO_PKG_VERSION",
+    "CARGO_PKG_VERSION_MAJOR",
+    "CARGO_PKG_VERSION_MINOR",
+    "CARGO_PKG_VERSION_PATCH",
+    "CARGO_PKG_VERSION_PRE",
+    "OUT_DIR",
+];
+
 /// Runs everything; stops at the first step that fails.
 pub(super) fn run(session: &Session) -> Result<Outcome> {
     tools::require_all()?;
     let shell = Shell::new()?;
     shell.change_dir(&session.facts.root);
-    cmd!(shell, "cargo fmt --all --check").quiet().run().context("check the format")?;
-    cmd!(shell, "cargo clippy --quiet --workspace --all-targets -- --deny warnings")
-        .quiet()
-        .run()
+    run_cargo(cmd!(shell, "cargo fmt --all --check")).context("check the format")?;
+    run_cargo(cmd!(shell, "cargo clippy --quiet --workspace --all-targets -- --deny warnings"))
         .context("check the lints")?;
 
     let built = init::stage(&session.facts.host, session)?;
@@ -38,10 +58,13 @@ pub(super) fn run(session: &Session) -> Result<Outcome> {
     }
 
     shell.set_var("NO_SKIPS", "1");
-    cmd!(shell, "cargo test --workspace").quiet().run().context("run the tests")?;
-    cmd!(shell, "cargo xtask build-images --base standin --fresh")
-        .quiet()
-        .run()
+    run_cargo(cmd!(shell, "cargo test --workspace")).context("run the tests")?;
+    run_cargo(cmd!(shell, "cargo xtask build-images --base standin --fresh"))
         .context("judge the images on the stand-in")?;
     Ok(Outcome::Done)
+}
+
+/// Runs cargo as from a shell, without what this program was told of its own package.
+fn run_cargo(command: Cmd<'_>) -> xshell::Result<()> {
+    OF_CARGO_RUN.iter().fold(command.quiet(), Cmd::env_remove).run()
 }
