@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn selects_by_rule() {
+    fn f21_selects_by_rule() {
         for (platforms, wanted, found) in [
             (&["linux/amd64", "linux/arm64/v8"][..], "linux/arm64/v8", Some(1)),
             (&["linux/amd64", "linux/arm64/v8"], "linux/arm64", Some(1)),
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn attestations_never_match() {
+    fn f19_attestations_never_match() {
         let mut entry = Descriptor::of(OCI_MANIFEST, b"x").with_platform(Platform::parse("linux/amd64").unwrap());
         entry.annotations.insert("vnd.docker.reference.type".to_owned(), "attestation-manifest".to_owned());
         let index = Index::new(Family::Docker, &[entry]).unwrap();

@@ -285,7 +285,7 @@ mod tests {
 
     /// A new compressor, or one used differently, shows here before it shows as images that nobody can rebuild.
     #[test]
-    fn the_bytes_are_golden() {
+    fn f29_the_bytes_are_golden() {
         let (_dir, layout) = layout();
         let layer = small(&layout);
         expect_test::expect![[r#"
@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn the_gzip_header_is_fixed() {
+    fn f28_the_gzip_header_is_fixed() {
         let (_dir, layout) = layout();
         let bytes = fs::read(layout.blob_path(&small(&layout).descriptor.digest)).unwrap();
         // Magic, deflate, no flags, mtime 0, no extra flags, OS unknown.
@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn header_fields_are_ours() {
+    fn f27_header_fields_are_ours() {
         let (_dir, layout) = layout();
         let layer = small(&layout);
         let blob = fs::File::open(layout.blob_path(&layer.descriptor.digest)).unwrap();
@@ -340,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn what_needs_an_extension_is_refused() {
+    fn f27_what_needs_an_extension_is_refused() {
         let (_dir, layout) = layout();
         let root = Permissions::root(0o644);
         let long_name = "n".repeat(101);

@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn a_new_layer_takes_the_family_of_its_manifest() {
+    fn f01_f03_f04_a_new_layer_takes_the_family_of_its_manifest() {
         let layer = Descriptor::of(OCI_LAYER_GZIP, b"2");
         let mut edit = docker().edit();
         let derived = edit.config(&Descriptor::of(OCI_CONFIG, b"{ }")).append_layer(&layer).finish();
@@ -240,6 +240,17 @@ mod tests {
         assert_eq!(derived.config().media_type, "application/vnd.docker.container.image.v1+json");
         let text = std::str::from_utf8(derived.bytes()).unwrap();
         assert!(text.contains(r#""urls":["x"]"#) && text.ends_with(r#""x-unknown":[1,{"b":1,"a":2}]}"#), "{text}");
+    }
+
+    #[test]
+    fn f05_f32_what_docker_gets_is_gzip() {
+        let zstd = "application/vnd.oci.image.layer.v1.tar+zstd";
+        let mut layers = docker().edit();
+        layers.append_layer(&Descriptor::of(OCI_LAYER_GZIP, b"2"));
+        assert!(layers.finish().layers()[1].media_type.ends_with(".tar.gzip"));
+        // What somebody else compressed otherwise keeps saying so: no type promises gzip for other bytes.
+        layers.append_layer(&Descriptor::of(zstd, b"3"));
+        assert!(layers.finish().layers()[2].media_type.ends_with(".tar.zstd"));
     }
 
     #[test]

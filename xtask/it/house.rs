@@ -23,6 +23,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("house::versions_stand_in_one_place", versions),
         trial("house::the_schema_is_fresh", schema),
         trial("house::ci_has_no_logic", ci),
+        trial("house::every_fault_has_a_test_or_a_reason", faults),
     ]
 }
 
@@ -126,4 +127,41 @@ fn sources() -> Result<Vec<(PathBuf, String)>, Failed> {
         listed.lines().map(|line| repository().join(Path::new(line))).filter(|path| path.exists()).collect();
     ensure(paths.len() > 20, format!("expected the sources, found {} files", paths.len()))?;
     paths.into_iter().map(|path| fs::read_to_string(&path).map(|text| (path, text)).map_err(Failed::from)).collect()
+}
+
+/// The faults of other tools that oci/README.md answers, by number.
+const FAULTS: std::ops::RangeInclusive<u32> = 1..=59;
+
+/// Every number is in the name of a test (`f07_…`), or in the page's list of what is not answered.
+fn faults() -> Result<(), Failed> {
+    let mut tested = BTreeSet::new();
+    for (_, text) in sources()? {
+        let words = text.split(|c: char| !c.is_ascii_alphanumeric());
+        let numbers = words.flat_map(|word| word.split('_')).filter(|part| part.len() == 3);
+        tested.extend(numbers.filter_map(|part| part.strip_prefix('f')?.parse::<u32>().ok()));
+    }
+    let page = fs::read_to_string(repository().join("oci/README.md"))?;
+    let (answered, rest) =
+        page.split_once("Faults that are not answered").ok_or("the page lists no unanswered faults")?;
+    let numbers = |text: &str| -> BTreeSet<u32> {
+        let rows = text.lines().filter_map(|line| line.strip_prefix("| "));
+        let heads =
+            rows.map(|row| row.split(|c: char| !(c.is_ascii_digit() || c == ',' || c == ' ')).next().unwrap_or(""));
+        heads
+            .flat_map(|head| head.split(',').filter_map(|number| number.trim().parse().ok()).collect::<Vec<_>>())
+            .collect()
+    };
+    let (listed, excused) = (numbers(answered), numbers(rest));
+    for fault in FAULTS {
+        let is_tested = tested.contains(&fault);
+        ensure(
+            is_tested != excused.contains(&fault),
+            format!("fault {fault}: expected a test or a reason, and not both"),
+        )?;
+        ensure(
+            is_tested == listed.contains(&fault),
+            format!("fault {fault}: tested: {is_tested}; the page says otherwise"),
+        )?;
+    }
+    Ok(())
 }

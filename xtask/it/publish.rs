@@ -31,7 +31,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial_if("publish::missing_layers_are_made_good", registry.clone(), repair),
         trial_if("publish::f58_legs_are_kept_by_a_tag_and_merged", registry.clone(), legs),
         trial_if("publish::legs_that_do_not_fit_are_refused", registry.clone(), odd_legs),
-        trial_if("publish::what_did_not_pass_is_refused", lacks(&["mmdebstrap", "docker-registry"]), gate),
+        trial_if("publish::f23_what_did_not_pass_is_refused", lacks(&["mmdebstrap", "docker-registry"]), gate),
         trial_if("publish::what_is_sure_to_be_refused_is_refused_at_once", registry, early),
     ]
 }

@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn an_edit_changes_the_named_keys_only() {
+    fn f11_f12_an_edit_changes_the_named_keys_only() {
         let layer = ["/history", "/rootfs/diff_ids"];
         type Edit = fn(&mut ConfigEdit) -> &mut ConfigEdit;
         let cases: [(Edit, &[&str]); 14] = [
@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn one_layer_is_one_diff_id_and_one_line_of_history() {
+    fn f14_f15_one_layer_is_one_diff_id_and_one_line_of_history() {
         let base = odd();
         let derived = base.edit().append_layer(DiffId::of(b"x"), &history()).finish();
         assert_eq!(derived.diff_ids(), [base.diff_ids(), &[DiffId::of(b"x")]].concat());
@@ -280,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn history_that_does_not_match_stays_so() {
+    fn f13_history_that_does_not_match_stays_so() {
         let json = ODD.replacen(r#""created_by": "/bin/sh"#, r#""empty_layer": true, "created_by": "/bin/sh"#, 1);
         let base = ImageConfig::parse(json.into_bytes()).unwrap();
         assert_eq!((base.history_layers(), base.diff_ids().len()), (1, 2));

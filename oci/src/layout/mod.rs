@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn a_new_layout_is_empty_and_stays_what_it_is() {
+    fn f08_a_new_layout_is_empty_and_stays_what_it_is() {
         let (_dir, layout) = layout();
         assert_eq!(layout.index().unwrap().manifests(), []);
         let entry = layout.put("text/plain", b"abc").unwrap().with_ref_name("1").with_platform(Platform::host());
@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_promised_bytes_are_stored() {
+    fn f10_only_the_promised_bytes_are_stored() {
         let (_dir, layout) = layout();
         let promised = Descriptor::of("text/plain", b"abc");
         for wrong in [&b"ab"[..], b"abcd", b"abx", b""] {

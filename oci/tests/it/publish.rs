@@ -1,6 +1,7 @@
 //! Publishing to Debian's docker-registry: that it takes what we send, in how many requests, and from whom.
 
 use std::fs;
+use std::io::Read;
 use std::path::Path;
 use std::time::Duration;
 
@@ -28,6 +29,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("publish::f33_into_another_repository_by_mounts", needs, into_another_repository),
         trial("publish::missing_blobs_are_all_named", needs, missing_blobs_are_named),
         trial("publish::with_a_password", needs, with_a_password),
+        trial("publish::f30_another_compression_is_another_blob", needs, another_compression),
     ]
 }
 
@@ -133,6 +135,24 @@ fn missing_blobs_are_named() {
     let index = oci::Index::new(Family::Oci, &[entry]).unwrap();
     let error = client().put_manifest(&tag(&to, "1"), index.media_type(), index.bytes()).unwrap_err();
     assert!(matches!(&error, Error::BlobsUnknown { digests, .. } if *digests == [manifest.digest()]), "{error}");
+}
+
+/// The same layer, once as it is and once compressed: one diff id, two blobs, and both are sent.
+fn another_compression() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut registry = Registry::start();
+    let (layout, manifest) = image(dir.path());
+    let compressed = &manifest.layers()[0];
+    let mut plain = Vec::new();
+    flate2::read::GzDecoder::new(&layout.bytes(compressed).unwrap()[..]).read_to_end(&mut plain).unwrap();
+    let plain = layout.put("application/vnd.oci.image.layer.v1.tar", &plain).unwrap();
+    let to = registry.repository("both");
+    client().push_blobs(&to, &[compressed.clone(), plain.clone()], &layout, &Silent).unwrap();
+    let sent = registry.methods();
+    assert_eq!(sent.iter().filter(|method| *method == "PUT").count(), 2, "{sent:?}");
+    for blob in [compressed, &plain] {
+        assert!(client().has_blob(&to, blob).unwrap(), "{blob:?}");
+    }
 }
 
 fn with_a_password() {

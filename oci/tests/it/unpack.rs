@@ -18,9 +18,9 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("unpack::opaque_directories_hide_lower_layers_only", &[], opaque_directories),
         trial("unpack::hard_links_reach_lower_layers", &[], hard_links_reach_lower_layers),
         trial("unpack::entries_replace_what_is_there", &[], entries_replace_what_is_there),
-        trial("unpack::links_in_paths_stay_inside", &[], links_in_paths_stay_inside),
+        trial("unpack::f25_links_in_paths_stay_inside", &[], f25_links_in_paths_stay_inside),
         trial("unpack::directories_keep_their_times", &[], directories_keep_their_times),
-        trial("unpack::undeclared_directories_are_0755", &[], undeclared_directories),
+        trial("unpack::f26_undeclared_directories_are_0755", &[], undeclared_directories),
         trial("unpack::long_names_of_both_kinds", &[], long_names),
         trial("unpack::plain_and_many_member_layers", &[], plain_and_many_member_layers),
         trial("unpack::owners_modes_devices_and_attributes", &[Need::Root], owners_modes_devices_and_attributes),
@@ -132,7 +132,7 @@ fn entries_replace_what_is_there() {
 }
 
 /// `usr`-merged bases: `/lib` and `/bin` are links, and upper layers write below them.
-fn links_in_paths_stay_inside() {
+fn f25_links_in_paths_stay_inside() {
     let scene = Scene::new();
     let lower = new().directory("usr/lib").directory("usr/bin").symlink("lib", "usr/lib").symlink("bin", "/usr/bin");
     let upper = new().file("lib/a", "2").file("bin/b", "2");
