@@ -225,7 +225,10 @@ impl Error {
             Self::Grammar { noun: "tagged reference", .. } => Some("write the tag or digest out; none is assumed"),
             Self::PlainHttp { .. } => Some("name the host insecure, or use https"),
             Self::Realm { .. } => Some("if the token server is the registry's own, list it among the realms"),
-            Self::Unauthorized { .. } => Some("log in to the registry, or ask for the right to the repository"),
+            Self::Unauthorized { .. } => {
+                Some("log in (docker login HOST keeps what is read here), or ask for the right to the repository")
+            }
+            Self::Refused { status: 405, .. } => Some("the registry takes nothing: it is read-only, or a cache"),
             Self::Unreachable { .. } => {
                 Some("check the name, the network, and the proxies that the environment names (HTTPS_PROXY, NO_PROXY)")
             }

@@ -238,7 +238,17 @@ fn platform(text: &str) -> Result<Platform, String> {
 }
 
 fn repository(text: &str) -> Result<Repository, String> {
-    Repository::parse(text).map_err(|error| error.to_string())
+    Repository::parse(text).map_err(|error| {
+        let name = text.rsplit('/').next().unwrap_or(text);
+        let hint = if text.contains("://") {
+            "\nhint: leave out the scheme; --insecure HOST permits plain http"
+        } else if name.contains([':', '@']) {
+            "\nhint: leave out the tag or digest; tags are those of the images' definitions"
+        } else {
+            ""
+        };
+        format!("{error}{hint}")
+    })
 }
 
 fn mirror(text: &str) -> Result<(String, String), String> {

@@ -24,6 +24,11 @@ const RECORD_BYTES_MAX: u64 = 64 * 1024 * 1024;
 /// Raised whenever a key changes its meaning or goes.
 const SCHEMA: u32 = 1;
 
+/// The table's file name.
+const MARKDOWN: &str = "digests.md";
+/// The test cases' file name.
+const JUNIT: &str = "junit.xml";
+
 /// What a run built and judged.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Record {
@@ -213,13 +218,14 @@ impl ImageRecord {
 impl Record {
     /// A record of these images.
     pub fn new(images: Vec<ImageRecord>) -> Self {
-        let reports = Reports { markdown: "digests.md".to_owned(), junit: "junit.xml".to_owned() };
+        let reports = Reports { markdown: MARKDOWN.to_owned(), junit: JUNIT.to_owned() };
         Self { schema: SCHEMA, images, reports }
     }
 
     /// Reads a record. Error: it is none, of another schema, or too large.
     pub fn read(path: &Path) -> Result<Self> {
-        let text = read_text(path, RECORD_BYTES_MAX)?;
+        let text = read_text(path, RECORD_BYTES_MAX)
+            .context("find a record\nhint: cargo xtask build-images writes one, digests.json below --out")?;
         let value: serde_json::Value =
             serde_json::from_str(&text).with_context(|| format!("read record {}", path.display()))?;
         let schema = &value["schema"];
@@ -234,12 +240,12 @@ impl Record {
         Ok(text)
     }
 
-    /// Writes the record and its reports below `out`, the record last.
+    /// Writes the record and its reports below `out`, the record last. Their names are ours, whatever a record that was read says.
     pub fn write(&self, out: &Path) -> Result<()> {
         let platforms = self.images.iter().flat_map(|image| image.platforms.values());
         let verdicts: Vec<_> = platforms.filter_map(|platform| platform.verdict.clone()).collect();
-        write_whole(&out.join(&self.reports.junit), suite::junit(&verdicts)?.as_bytes())?;
-        write_whole(&out.join(&self.reports.markdown), self.markdown().as_bytes())?;
+        write_whole(&out.join(JUNIT), suite::junit(&verdicts)?.as_bytes())?;
+        write_whole(&out.join(MARKDOWN), self.markdown().as_bytes())?;
         write_whole(&out.join("digests.json"), self.json()?.as_bytes())
     }
 

@@ -41,7 +41,12 @@ pub fn write_whole_from(path: &Path, write: impl FnOnce(&mut File) -> Result<()>
 /// not UTF-8; the source of an absent file is the [`std::io::Error`].
 pub fn read_text(path: &Path, max: u64) -> Result<String> {
     let found = fs::metadata(path).with_context(|| format!("read {}", path.display()))?;
-    ensure!(found.is_file(), "read {}: expected a regular file", path.display());
+    ensure!(
+        found.is_file(),
+        "read {}: expected a regular file, found {}",
+        path.display(),
+        if found.is_dir() { "a folder" } else { "a pipe, socket or device" }
+    );
     let mut text = String::new();
     let file = File::open(path).with_context(|| format!("read {}", path.display()))?;
     file.take(max + 1).read_to_string(&mut text).with_context(|| format!("read {}", path.display()))?;

@@ -63,10 +63,13 @@ pub(super) fn run(args: &BuildImages, session: &Session) -> Result<Outcome> {
     if let (Some(push), Some(client)) = (&plan.push, &client) {
         let publisher =
             Publisher::new(client, &push.repository, reach, push.allow.move_tags, &plan.folders.cache, session);
-        for ((image, built), record) in plan.images.iter().zip(&derived).zip(&mut record.images) {
-            publish(&publisher, push, (image, built, &bases[&base_key(image)]), record)?;
-        }
+        let mut images = plan.images.iter().zip(&derived).zip(&mut record.images);
+        let done: Result<()> = images.try_for_each(|((image, built), record)| {
+            publish(&publisher, push, (image, built, &bases[&base_key(image)]), record)
+        });
+        // What is in the registry is recorded, even if a later image did not get there.
         record.write(&plan.folders.out)?;
+        done?;
     }
     report(&record, &plan, args.json, session)
 }

@@ -12,7 +12,7 @@ use crate::session::{Session, print};
 use crate::spec::read_definitions;
 
 /// The runners of GitHub Actions whose processors run a platform's programs (GitHub's documentation, "GitHub-hosted runners").
-const RUNNERS: [(&str, &str); 2] = [("amd64", "ubuntu-24.04"), ("arm64", "ubuntu-24.04-arm")];
+const RUNNERS: [(&str, &str); 2] = [("linux/amd64", "ubuntu-24.04"), ("linux/arm64", "ubuntu-24.04-arm")];
 
 /// Prints `{"include":[{"platform":…,"runner":…,"images":…,"leg":…}]}` on one line, as GitHub's `strategy.matrix` takes it; `images` are
 /// the names to build there, and `leg` is the platform as a file's name. Error: no runner is known for a platform.
@@ -26,10 +26,10 @@ pub(super) fn run(args: &args::Matrix, session: &Session) -> Result<Outcome> {
     }
     let mut include = Vec::new();
     for (platform, images) in legs {
-        let runner = RUNNERS.iter().find(|(architecture, _)| platform.architecture == *architecture);
-        let (_, runner) = runner.with_context(|| {
-            let known = RUNNERS.map(|(architecture, _)| architecture).join(", ");
-            format!("find a runner for {platform}: expected one of {known}, found {}", platform.architecture)
+        let found = format!("{}/{}", platform.os, platform.architecture);
+        let (_, runner) = RUNNERS.iter().find(|(known, _)| *known == found).with_context(|| {
+            let known = RUNNERS.map(|(known, _)| known).join(", ");
+            format!("find a runner for {platform}: expected one of {known}, found {found}")
         })?;
         let images: Vec<_> = images.into_iter().collect();
         include.push(json!({

@@ -34,6 +34,9 @@ pub(super) fn run(args: &args::Merge, session: &Session) -> Result<Outcome> {
         let pending = publisher.pending(&index, Tags { names: &image.tags, floating: image.floating })?;
         indexes.push((index, pending));
     }
+    // What is published and cannot be recorded is lost: the place of the record comes first.
+    let out = out_folder(args.out.as_deref(), &session.facts);
+    std::fs::create_dir_all(&out).with_context(|| format!("make {}", out.display()))?;
     let mut published = String::new();
     for (image, (index, pending)) in images.iter_mut().zip(&indexes) {
         let stage = session.progress.stage("merge", &image.name);
@@ -44,8 +47,6 @@ pub(super) fn run(args: &args::Merge, session: &Session) -> Result<Outcome> {
         let there = if pending.is_empty() { ", there already" } else { "" };
         stage.done(format!("{repository}:{} ({}){there}", image.tags.join(", "), platforms.join(", ")));
     }
-    let out = out_folder(args.out.as_deref(), &session.facts);
-    std::fs::create_dir_all(&out).with_context(|| format!("make {}", out.display()))?;
     let record = Record::new(images);
     record.write(&out)?;
     print(&if args.json { record.json()? } else { published })?;
@@ -119,10 +120,12 @@ fn add(image: &mut ImageRecord, leg: ImageRecord) -> Result<()> {
 fn children(image: &ImageRecord, at: &Repository, client: &Client) -> Result<BTreeMap<Platform, Descriptor>> {
     let mut children = BTreeMap::new();
     for (platform, record) in &image.platforms {
-        let found = client.head(&Reference::Pinned(at.pinned(record.digest)))?;
+        let found = client
+            .head(&Reference::Pinned(at.pinned(record.digest)))
+            .with_context(|| format!("look at {platform} of {} in {at}", image.name))?;
         let found = found.with_context(|| {
             format!(
-                "merge {}: {platform}: expected {} in {at}, found nothing by that digest",
+                "merge {}: {platform}: expected {} in {at}, found nothing by that digest\nhint: run that leg again",
                 image.name, record.digest
             )
         })?;

@@ -1,7 +1,7 @@
 //! `publish`: what an earlier run built, judged and recorded goes into a repository. The record says what passed; the layouts beside it
 //! hold the bytes.
 
-use anyhow::{Result, anyhow, bail};
+use anyhow::{Context, Result, bail, ensure};
 use oci::Reference;
 
 use super::Outcome;
@@ -18,6 +18,7 @@ use crate::stages::publish::{Publisher, Tags};
 pub(super) fn run(args: &args::Publish, session: &Session) -> Result<Outcome> {
     let out = out_folder(args.out.as_deref(), &session.facts);
     let mut record = Record::read(&out.join("digests.json"))?;
+    ensure!(!record.images.is_empty(), "publish {}: the record names no image", out.join("digests.json").display());
     for name in &args.images {
         if !record.images.iter().any(|image| image.name == *name) {
             let recorded: Vec<_> = record.images.iter().map(|image| image.name.as_str()).collect();
@@ -34,13 +35,12 @@ pub(super) fn run(args: &args::Publish, session: &Session) -> Result<Outcome> {
     for image in record.images.iter_mut().filter(|image| wanted(image)) {
         let pass = gate::clear(image, &args.allow)?;
         // A layer that is not here is the base's, which the publisher fetches if it must.
-        let derived = DerivedImage::read(&out.join(&image.name), image.digest, |_, _| true).map_err(|error| {
-            anyhow!("publish {}: {error:#}\nhint: build it again: cargo xtask build-images", image.name)
-        })?;
+        let derived = DerivedImage::read(&out.join(&image.name), image.digest, |_, _| true)
+            .with_context(|| format!("publish {}: read what was built\nhint: build it again: cargo xtask build-images", image.name))?;
         cleared.push((image, derived, pass));
     }
     let mut published = String::new();
-    for (image, derived, pass) in cleared {
+    let done: Result<()> = cleared.into_iter().try_for_each(|(image, derived, pass)| {
         let base = match image.base.source {
             SourceRecord::Registry => Some(Reference::parse(&image.base.name)?.repository().clone()),
             SourceRecord::Standin => None,
@@ -48,8 +48,13 @@ pub(super) fn run(args: &args::Publish, session: &Session) -> Result<Outcome> {
         let tags = Tags { names: &image.tags, floating: image.floating };
         image.published = Some(publisher.image(&image.name, &derived, &pass, tags, base.as_ref())?);
         published.push_str(&format!("{}@{}\n", args.repository, image.digest));
+        Ok(())
+    });
+    // What is in the registry is recorded, even if a later image did not get there.
+    if !published.is_empty() {
+        record.write(&out)?;
     }
-    record.write(&out)?;
+    done?;
     print(&if args.json { record.json()? } else { published })?;
     Ok(Outcome::Done)
 }

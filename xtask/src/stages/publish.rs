@@ -102,7 +102,7 @@ impl<'a> Publisher<'a> {
         for child in image.platforms.values() {
             let tag = candidate(&child.manifest.digest());
             let tagged = self.to.tagged(&tag)?;
-            let found = self.client.head(&Reference::Tagged(tagged.clone()))?;
+            let found = self.look_at(&tagged)?;
             if found.map(|found| found.digest) != Some(child.manifest.digest()) {
                 pending.push((tagged, child));
             }
@@ -145,7 +145,7 @@ impl<'a> Publisher<'a> {
                 pending.push(tagged);
                 continue;
             }
-            match self.client.head(&Reference::Tagged(tagged.clone()))? {
+            match self.look_at(&tagged)? {
                 Some(found) if found.digest == index.digest() => {}
                 Some(found) if !may_move => bail!(
                     "publish {tagged}: expected {} or no such tag, found {}\n\
@@ -157,6 +157,11 @@ impl<'a> Publisher<'a> {
             }
         }
         Ok(pending)
+    }
+
+    fn look_at(&self, tagged: &Tagged) -> Result<Option<Descriptor>> {
+        let found = self.client.head(&Reference::Tagged(tagged.clone()));
+        found.with_context(|| format!("look at {tagged} before it is published"))
     }
 }
 
