@@ -9,8 +9,8 @@ use libtest_mimic::{Failed, Trial};
 use oci::Digest;
 use serde_json::Value;
 
-use crate::readers::{Host, run};
-use crate::support::{command, ensure, folder, lacks, said, trial, trial_if};
+use crate::host::Host;
+use crate::support::{command, ensure, folder, lacks, said, trial, trial_if, run};
 
 pub(crate) fn trials() -> Vec<Trial> {
     vec![
@@ -103,6 +103,6 @@ fn dockerd() -> Result<(), Failed> {
         ["docker", "run", "--rm", "--network", "none", "dind:20-dind", "sh", "-c", "cat /proc/1/comm; readlink /bin"];
     let said = host.exec(&run)?;
     ensure(said == "dind-init\nusr/bin\n", format!("expected dind-init as PID 1 and /bin a link, found {said:?}"))?;
-    host.container.remove()?;
+    host.remove()?;
     Ok(())
 }

@@ -5,10 +5,12 @@ mod archive;
 mod bases;
 mod cli;
 mod healing;
+mod host;
 mod house;
 mod interrupt;
 mod pipeline;
 mod publish;
+mod pullers;
 mod readers;
 mod registry;
 mod shop;
@@ -26,6 +28,7 @@ fn main() {
         readers::trials(),
         archive::trials(),
         bases::trials(),
+        pullers::trials(),
         interrupt::trials(),
         healing::trials(),
     ];

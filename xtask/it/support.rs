@@ -74,6 +74,13 @@ pub(crate) fn command<I: AsRef<std::ffi::OsStr>>(arguments: impl IntoIterator<It
     command
 }
 
+/// Runs another program and returns what it printed. Error: it failed; both its streams.
+pub(crate) fn run(command: &mut Command) -> Result<String, Failed> {
+    let output = command.output()?;
+    ensure(output.status.success(), format!("{command:?}: {}", said(&output)))?;
+    Ok(String::from_utf8(output.stdout)?)
+}
+
 /// Both streams of a finished command, for messages.
 pub(crate) fn said(output: &Output) -> String {
     format!("{}\n{}{}", output.status, String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))

@@ -31,6 +31,8 @@ const TOOLS: &[Tool] = &[
     Tool { file: "qemu-aarch64-static", package: "qemu-user-static", why: "tests: programs of another architecture" },
     Tool { file: "skopeo", package: "skopeo", why: "tests: a second reader and writer of layouts" },
     Tool { file: "umoci", package: "umoci", why: "tests: a second reader of layouts" },
+    Tool { file: "buildah", package: "buildah", why: "tests: a reader of registries" },
+    Tool { file: "podman", package: "podman", why: "tests: a reader of registries" },
     Tool { file: "openssl", package: "openssl", why: "tests: a token server that signs, and certificates" },
     Tool { file: "docker-registry", package: "docker-registry", why: "tests: a real registry" },
 ];

@@ -3,5 +3,5 @@
 mod registry;
 mod wire;
 
-pub use registry::{Registry, configuration};
+pub use registry::{Registry, configuration, read_only};
 pub use wire::Wire;

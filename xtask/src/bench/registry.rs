@@ -31,13 +31,19 @@ impl Registry {
     /// Starts a registry whose storage and log lie in `folder`, and waits until it answers. Error: it is not installed, exits, or does
     /// not answer in time.
     pub fn start(folder: &Path) -> Result<Self> {
+        Self::configured(folder, |text| text)
+    }
+
+    /// The same with its configuration, [`configuration`]'s, changed: a registry that refuses.
+    pub fn configured(folder: &Path, change: impl FnOnce(String) -> String) -> Result<Self> {
         let program = crate::tools::require("docker-registry")?;
         let storage = folder.join("registry");
         fs::create_dir_all(&storage).with_context(|| format!("make {}", storage.display()))?;
         // Free now, and nobody else on this machine asks for it in the next moment: a clash ends the child, which is noticed.
         let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
         let config = folder.join("registry.yml");
-        fs::write(&config, configuration(&format!("127.0.0.1:{port}"), &storage)).context("configure a registry")?;
+        let text = change(configuration(&format!("127.0.0.1:{port}"), &storage));
+        fs::write(&config, text).context("configure a registry")?;
         let log = folder.join("registry.log");
         let output = fs::File::create(&log).with_context(|| format!("make {}", log.display()))?;
         let child = Command::new(program)
@@ -131,6 +137,12 @@ impl Drop for Registry {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+/// The configuration of the same registry when it takes nothing.
+pub fn read_only(configuration: &str) -> String {
+    let deletes = "  delete:\n    enabled: true\n";
+    configuration.replace(deletes, "  maintenance:\n    readonly:\n      enabled: true\n")
 }
 
 /// A configuration for `docker-registry serve`.

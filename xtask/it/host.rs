@@ -1,0 +1,71 @@
+//! A container of the stand-in for trials that need a real dockerd or containerd. Never judges an image.
+
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use libtest_mimic::Failed;
+use oci::Layout;
+use suite::engine::{Input, Launch};
+use suite::{Container, Engine, Namespaces, RunConfig, Subject};
+
+use crate::support::{ensure, repository, standin};
+
+const COMMAND_TIMEOUT: Duration = Duration::from_secs(120);
+const READY_TIMEOUT: Duration = Duration::from_secs(30);
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
+
+/// A container of the stand-in, in which the daemons of Debian run beside each other and disturb nothing on this machine.
+pub(crate) struct Host<'a> {
+    container: Box<dyn Container + 'a>,
+}
+
+impl<'a> Host<'a> {
+    /// Starts it with `argv` as PID 1; `files` of this machine appear in it.
+    pub(crate) fn start(engine: &'a Namespaces, argv: &[&str], files: Vec<(PathBuf, PathBuf)>) -> Result<Self, Failed> {
+        let standin = standin()?;
+        let layout = Layout::open(&standin.layout)?;
+        let image = xtask::stages::base::Image::read(&layout, &standin.post)?;
+        let cache = repository().join("target/cache");
+        let subject = Subject {
+            name: "stand-in".to_owned(),
+            digest: image.manifest.digest(),
+            rootfs: xtask::stages::rootfs::unpacked(&image, &cache, &oci::Interrupt::default())?,
+            config: RunConfig::default(),
+            shadow: Vec::new(),
+        };
+        let launch = Launch {
+            subject: &subject,
+            argv: argv.iter().map(ToString::to_string).collect(),
+            env: image.config.env().iter().map(ToString::to_string).collect(),
+            input: Input::Nothing,
+            files,
+            volumes: vec!["/var/lib/docker".into(), "/var/lib/containerd".into()],
+            pids_max: None,
+        };
+        Ok(Self { container: engine.start(&launch)? })
+    }
+
+    /// Runs a command in it and returns what it printed. Error: it failed.
+    pub(crate) fn exec(&self, argv: &[&str]) -> Result<String, Failed> {
+        let output = self.container.exec(argv, COMMAND_TIMEOUT)?;
+        let said = || format!("{argv:?}: exit {}\n{}{}", output.code, output.stdout, output.stderr);
+        ensure(output.code.0 == 0, said())?;
+        Ok(output.stdout)
+    }
+
+    /// Waits until a command succeeds.
+    pub(crate) fn wait_until(&self, argv: &[&str]) -> Result<(), Failed> {
+        let deadline = Instant::now() + READY_TIMEOUT;
+        while self.container.exec(argv, COMMAND_TIMEOUT)?.code.0 != 0 {
+            let log = || self.container.log().unwrap_or_default();
+            ensure(Instant::now() < deadline, format!("{argv:?} did not succeed in {READY_TIMEOUT:?}\n{}", log()))?;
+            std::thread::sleep(POLL_INTERVAL);
+        }
+        Ok(())
+    }
+
+    /// Ends it, and fails if anything of it stays.
+    pub(crate) fn remove(self) -> Result<(), Failed> {
+        Ok(self.container.remove()?)
+    }
+}
