@@ -8,10 +8,12 @@ mod healing;
 mod host;
 mod house;
 mod interrupt;
+mod legs;
 mod pipeline;
 mod publish;
 mod pullers;
 mod readers;
+mod refusals;
 mod registry;
 mod shop;
 mod support;
@@ -29,6 +31,8 @@ fn main() {
         archive::trials(),
         bases::trials(),
         pullers::trials(),
+        legs::trials(),
+        refusals::trials(),
         interrupt::trials(),
         healing::trials(),
     ];
