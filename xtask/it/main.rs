@@ -8,10 +8,12 @@ mod healing;
 mod host;
 mod house;
 mod interrupt;
+mod killed;
 mod legs;
 mod pipeline;
 mod publish;
 mod pullers;
+mod random;
 mod readers;
 mod refusals;
 mod registry;
@@ -33,6 +35,7 @@ fn main() {
         pullers::trials(),
         legs::trials(),
         refusals::trials(),
+        killed::trials(),
         interrupt::trials(),
         healing::trials(),
     ];

@@ -14,6 +14,7 @@ use oci::{
 use serde_json::Value;
 use xtask::bench::{Registry, Wire};
 
+use crate::random::Random;
 use crate::support::{command, ensure, folder, said};
 
 /// The layers of every base: as many as docker:20-dind has.
@@ -52,6 +53,17 @@ impl Shop {
 
     /// Puts a base under `PATH:1`, whose index and manifests are of these types. Its layers hold the folder's name, so that no cache has them.
     pub(crate) fn base(&self, path: &str, platforms: &[&str], family: Family) -> Result<Base, Failed> {
+        self.padded_base(path, platforms, family, 0)
+    }
+
+    /// The same, each layer padded by so many bytes that do not compress: a base that takes its time.
+    pub(crate) fn padded_base(
+        &self,
+        path: &str,
+        platforms: &[&str],
+        family: Family,
+        padding: usize,
+    ) -> Result<Base, Failed> {
         let layout = Layout::open_or_create(&self.path("base"))?;
         let to = self.repository(path)?;
         let client = Client::new(Options::default())?;
@@ -68,6 +80,8 @@ impl Shop {
                     layer.directory(parent, Permissions::root(0o755))?;
                 }
                 let content = format!("{} {name} {number}", self.folder.path().display());
+                let padding = Random::seeded_by(&content).bytes(padding);
+                layer.file(&format!("padding-{number}"), Permissions::root(0o644), &padding)?;
                 layer.file(&format!("layer-{number}"), Permissions::root(0o644), content.as_bytes())?;
                 let layer = layer.finish()?;
                 let history = History { created, created_by: format!("layer {number}"), comment: String::new() };
@@ -139,7 +153,9 @@ impl Shop {
     pub(crate) fn pull(&self, path: &str, index: &Index) -> Result<Vec<Manifest>, Failed> {
         let from = self.repository(path)?;
         let client = Client::new(Options::default())?;
-        let layout = Layout::open_or_create(&self.path(&format!("pulled-{}", index.digest().hex())))?;
+        // Empty each time: what is there already would not be asked for.
+        let place = tempfile::tempdir_in(self.folder.path())?;
+        let layout = Layout::open_or_create(place.path())?;
         let mut manifests = Vec::new();
         for child in index.manifests() {
             let oci::Document::Manifest(manifest) = client.manifest(&from, &child.digest)? else {
