@@ -35,8 +35,9 @@ pub(super) fn run(args: &args::Publish, session: &Session) -> Result<Outcome> {
     for image in record.images.iter_mut().filter(|image| wanted(image)) {
         let pass = gate::clear(image, &args.allow)?;
         // A layer that is not here is the base's, which the publisher fetches if it must.
-        let derived = DerivedImage::read(&out.join(&image.name), image.digest, |_, _| true)
-            .with_context(|| format!("publish {}: read what was built\nhint: build it again: cargo xtask build-images", image.name))?;
+        let derived = DerivedImage::read(&out.join(&image.name), image.digest, |_, _| true).with_context(|| {
+            format!("publish {}: read what was built\nhint: build it again: cargo xtask build-images", image.name)
+        })?;
         cleared.push((image, derived, pass));
     }
     let mut published = String::new();
