@@ -128,6 +128,11 @@ impl Descriptor {
         self.annotations.get(REF_NAME).map(String::as_str)
     }
 
+    /// Whether this names an index, and no image.
+    pub fn is_index(&self) -> bool {
+        [OCI_INDEX, DOCKER_INDEX].contains(&self.media_type.as_str())
+    }
+
     /// Whether an index entry is an attestation of another entry, as BuildKit writes it, and no image: its platform is
     /// `unknown/unknown`, or it carries `vnd.docker.reference.type`.
     pub fn is_attestation(&self) -> bool {

@@ -136,14 +136,21 @@ fn again() -> Result<(), Failed> {
     ensure(requests.iter().all(|request| request.starts_with("HEAD ")), format!("{requests:#?}"))?;
     ensure(fs::read(shop.path("merged/digests.json"))? == merged, "the record is another one")?;
 
+    // A record that names an index in a leg's place.
+    let (leg, index) = (fs::read_to_string(&records[1])?, shop.published("dind", "one")?.digest().to_string());
+    let record: Value = serde_json::from_str(&leg)?;
+    let manifest = record["images"][0]["platforms"][BOTH[1]]["digest"].as_str().ok_or("no digest")?;
+    let odd = shop.path("odd.json");
+    fs::write(&odd, leg.replace(manifest, &index))?;
+    let output = merge(&[records[0].clone(), odd], shop.path("merged"))?;
+    refused(&output, &["merge both", BOTH[1], "expected an image manifest", &index, "found an index"])?;
+
     // A leg's manifest is deleted, as by a clean-up that is too eager: the merge says which.
-    let record: Value = serde_json::from_slice(&fs::read(&records[1])?)?;
-    let lost = record["images"][0]["platforms"][BOTH[1]]["digest"].as_str().ok_or("no digest")?;
-    let manifest = to.path().to_owned() + "/_manifests/revisions/sha256/" + &Digest::parse(lost)?.hex();
-    fs::remove_dir_all(shop.registry.storage().join("docker/registry/v2/repositories").join(manifest))?;
-    let pinned = Reference::Pinned(to.pinned(Digest::parse(lost)?));
+    let link = to.path().to_owned() + "/_manifests/revisions/sha256/" + &Digest::parse(manifest)?.hex();
+    fs::remove_dir_all(shop.registry.storage().join("docker/registry/v2/repositories").join(link))?;
+    let pinned = Reference::Pinned(to.pinned(Digest::parse(manifest)?));
     ensure(Client::new(Options::default())?.head(&pinned)?.is_none(), "the registry still has it")?;
     let output = merge(&records, shop.path("merged"))?;
-    refused(&output, &["merge both", BOTH[1], lost, "found nothing by that digest"])?;
+    refused(&output, &["merge both", BOTH[1], manifest, "found nothing by that digest"])?;
     ensure(fs::read(shop.path("merged/digests.json"))? == merged, "the record is another one")
 }

@@ -119,7 +119,7 @@ impl Refusals {
         let reads = Registry::configured(read.path(), |text| read_only(&text))?;
         let places = vec![
             // Port 9 is discard, and nothing listens on it.
-            ("127.0.0.1:9".to_owned(), vec!["127.0.0.1:9", "hint: check the host and port"]),
+            ("127.0.0.1:9".to_owned(), vec!["127.0.0.1:9", "hint: check the name, the network"]),
             (login.host(), vec!["not authorized", "hint: log in (docker login HOST"]),
             (reads.host(), vec!["405", "hint: the registry takes nothing: it is read-only"]),
         ];

@@ -116,7 +116,7 @@ fn add(image: &mut ImageRecord, leg: ImageRecord) -> Result<()> {
     Ok(())
 }
 
-/// The manifests as the registry has them. Error: it lacks one.
+/// The manifests as the registry has them. Error: it lacks one, or has an index by its digest.
 fn children(image: &ImageRecord, at: &Repository, client: &Client) -> Result<BTreeMap<Platform, Descriptor>> {
     let mut children = BTreeMap::new();
     for (platform, record) in &image.platforms {
@@ -129,6 +129,12 @@ fn children(image: &ImageRecord, at: &Repository, client: &Client) -> Result<BTr
                 image.name, record.digest
             )
         })?;
+        ensure!(
+            !found.is_index(),
+            "merge {}: {platform}: expected an image manifest by {}, found an index",
+            image.name,
+            record.digest
+        );
         children.insert(platform.clone(), found);
     }
     Ok(children)
