@@ -10,7 +10,7 @@ use oci::Digest;
 use serde_json::Value;
 
 use crate::host::Host;
-use crate::support::{command, ensure, folder, lacks, said, trial, trial_if, run};
+use crate::support::{command, ensure, folder, lacks, run, said, trial, trial_if};
 
 pub(crate) fn trials() -> Vec<Trial> {
     vec![
