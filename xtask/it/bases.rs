@@ -12,9 +12,9 @@ use serde_json::{Value, json};
 
 use xtask::bench::Registry;
 
-use crate::pipeline::{AMD64, Workbench};
 use crate::shop::{done, refused};
 use crate::support::{ensure, lacks, said, trial_if};
+use crate::workbench::{AMD64, Workbench};
 
 /// `e_machine` of x86-64 and of AArch64 (elf(5)).
 const X86_64: u8 = 62;

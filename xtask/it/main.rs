@@ -19,6 +19,7 @@ mod refusals;
 mod registry;
 mod shop;
 mod support;
+mod workbench;
 
 use libtest_mimic::Arguments;
 
