@@ -40,7 +40,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         ("faults::f44_blobs_are_elsewhere", blobs_are_elsewhere),
         ("faults::blobs_drip", blobs_drip),
         ("faults::f10_bodies_are_longer_than_promised", bodies_are_longer),
-        ("faults::f57_referrers_are_there_or_not", referrers_are_there_or_not),
+        ("faults::referrers_are_there_or_not", referrers_are_there_or_not),
     ];
     trials.into_iter().map(|(name, test)| trial(name, &[], test)).collect()
 }
