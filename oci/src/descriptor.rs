@@ -102,13 +102,6 @@ impl Descriptor {
         Self { platform: Some(platform), platform_rest: Vec::new(), ..self }
     }
 
-    /// The same, as an index entry for the platform of another entry, to the letter: with its `os.version` and
-    /// `os.features`.
-    #[must_use]
-    pub fn with_platform_of(self, entry: &Self) -> Self {
-        Self { platform: entry.platform.clone(), platform_rest: entry.platform_rest.clone(), ..self }
-    }
-
     /// The same, as an index entry for the tag `name` ([`REF_NAME`]).
     #[must_use]
     pub fn with_ref_name(mut self, name: &str) -> Self {
@@ -232,8 +225,6 @@ mod tests {
         let entry = Descriptor::from_json(&foreign, "test", "manifests[0]").unwrap();
         assert_eq!(entry.platform, Some(Platform::parse("windows/amd64").unwrap()));
         assert_eq!(entry.to_json(), foreign);
-        let derived = Descriptor::of(OCI_MANIFEST, b"y").with_ref_name("1").with_platform_of(&entry);
-        assert_eq!(derived.to_json()["platform"], foreign["platform"]);
         let plain = entry.with_platform(Platform::parse("windows/amd64").unwrap());
         assert_eq!(plain.to_json()["platform"], json!({"architecture": "amd64", "os": "windows"}));
     }

@@ -27,6 +27,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial_if("publish::into_another_registry", registry.clone(), another_registry),
         trial_if("publish::f51_a_tag_that_names_another_image_stays", registry.clone(), a_tag_stays),
         trial_if("publish::f24_index_and_children_name_their_own_bases", registry.clone(), base_names),
+        trial_if("publish::f17_a_platform_is_spelled_as_its_base_spells_it", registry.clone(), spelling),
         trial_if("publish::f02_f03_types_are_the_bases", registry.clone(), types),
         trial_if("publish::missing_layers_are_made_good", registry.clone(), repair),
         trial_if("publish::f58_legs_are_kept_by_a_tag_and_merged", registry.clone(), legs),
@@ -166,6 +167,16 @@ fn base_names() -> Result<(), Failed> {
         ensure(annotations(manifest.bytes())? == expected(child.digest), "a manifest names another base")?;
     }
     Ok(())
+}
+
+fn spelling() -> Result<(), Failed> {
+    let shop = Shop::open()?;
+    let base = shop.base("base", &["linux/arm64"], Family::Oci)?;
+    shop.definition("ours", "base", &["linux/arm64/v8"], "")?;
+    done(&shop.push("base", &[])?)?;
+    let (ours, theirs) = (shop.published("base", "ours")?, &base.index);
+    let (ours, theirs) = (&ours.manifests()[0].platform, &theirs.manifests()[0].platform);
+    ensure(ours == theirs, format!("expected {theirs:?}, found {ours:?}"))
 }
 
 fn types() -> Result<(), Failed> {

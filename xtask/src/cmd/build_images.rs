@@ -40,7 +40,7 @@ pub(super) fn run(args: &BuildImages, session: &Session) -> Result<Outcome> {
     let bases = fetch_bases(&plan, client.as_ref(), session)?;
     refuse_standin(&plan, &bases)?;
     let mut inits = BTreeMap::new();
-    for platform in plan.images.iter().flat_map(|image| &image.platforms) {
+    for platform in bases.values().flat_map(|base| base.images.keys()) {
         if let Entry::Vacant(vacant) = inits.entry(platform.clone()) {
             vacant.insert(init::stage(platform, session)?);
         }
@@ -88,11 +88,12 @@ fn fetch_bases<'a>(
     }
     let mut needed = BTreeSet::new();
     for image in &plan.images {
-        let platforms = image.platforms.iter().filter(|platform| plan.needs_layers(image, platform));
-        needed.extend(platforms.map(|platform| (base_key(image), platform)));
+        let key = base_key(image);
+        let platforms = bases[&key].images.keys().filter(|platform| plan.needs_layers(image, platform));
+        needed.extend(platforms.map(|platform| (key.clone(), platform.clone())));
     }
-    for (key, platform) in needed {
-        base::bring_layers(&bases[&key], platform, client, session)?;
+    for (key, platform) in &needed {
+        base::bring_layers(&bases[key], platform, client, session)?;
     }
     Ok(bases)
 }

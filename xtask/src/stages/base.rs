@@ -31,7 +31,7 @@ pub struct FetchedBase {
     pub family: Family,
     /// Where it came from.
     pub source: Source,
-    /// What was asked of it, by platform.
+    /// What was asked of it, by platform as its index spells it.
     pub images: BTreeMap<Platform, Image>,
     /// Entries of its index that are left out of ours: attestations, which speak of the base's manifests and not of derived ones.
     pub left_out: Vec<Digest>,
@@ -151,7 +151,8 @@ fn from_registry(image: &PlannedImage, plan: &Plan, client: Option<&Client>, ses
     let registry = Registry { image, client, layout, stage: &stage };
     let (document, mut locked) = registry.resolve()?;
     let mut images = BTreeMap::new();
-    for platform in &image.platforms {
+    for wanted in &image.platforms {
+        let platform = &spelled(&document, wanted)?;
         let fetched = registry
             .image(&document, platform, &locked)
             .with_context(|| format!("fetch base {} for {platform}", image.base))?;
@@ -182,6 +183,14 @@ fn from_registry(image: &PlannedImage, plan: &Plan, client: Option<&Client>, ses
     };
     stage.done(format!("{} ({})", base.digest, size(total)));
     Ok(base)
+}
+
+/// A platform as the base's index spells it, which is how the derived index will: `linux/arm64` may find `linux/arm64/v8`.
+fn spelled(document: &Document, wanted: &Platform) -> Result<Platform> {
+    match document {
+        Document::Index(index) => Ok(index.select(wanted)?.platform.clone().unwrap_or_else(|| wanted.clone())),
+        Document::Manifest(_) => Ok(wanted.clone()),
+    }
 }
 
 /// The entries of an index that are no images.

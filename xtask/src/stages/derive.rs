@@ -60,9 +60,8 @@ pub fn stage(
 ) -> Result<DerivedImage> {
     let stage = session.progress.stage("derive", &image.spec.name);
     let mut platforms = Vec::new();
-    for platform in &image.platforms {
-        let (init, from) =
-            inits.get(platform).zip(base.images.get(platform)).context("derive a platform that was not fetched")?;
+    for (platform, from) in &base.images {
+        let init = inits.get(platform).context("derive a platform without its init")?;
         platforms.push((platform, from.manifest.digest(), init.digest));
     }
     let inputs = Inputs {
@@ -76,11 +75,11 @@ pub fn stage(
     let memo = Memo::new(&plan.folders.cache, "derive");
     let folder = plan.folders.layout(&image.spec.name);
     // Layers whose bytes nobody here needs stay where they are.
-    let remote: BTreeSet<Digest> = image
-        .platforms
+    let remote: BTreeSet<Digest> = base
+        .images
         .iter()
-        .filter(|platform| !plan.needs_layers(image, platform))
-        .flat_map(|platform| base.images[platform].manifest.layers())
+        .filter(|(platform, _)| !plan.needs_layers(image, platform))
+        .flat_map(|(_, from)| from.manifest.layers())
         .map(|layer| layer.digest)
         .collect();
     if !plan.fresh
@@ -93,8 +92,7 @@ pub fn stage(
     derived::clear(&folder)?;
     let layout = Layout::open_or_create(&folder)?;
     let mut images = BTreeMap::new();
-    for platform in &image.platforms {
-        let from = &base.images[platform];
+    for (platform, from) in &base.images {
         let rootfs = if plan.needs_layers(image, platform) {
             stage.doing("unpacking the base");
             Some(rootfs::unpacked(from, &plan.folders.cache, &session.interrupt)?)
