@@ -101,7 +101,7 @@ pub struct BuildImages {
 }
 
 /// How registries are reached.
-#[derive(Debug, Clone, Default, Args)]
+#[derive(Debug, Clone, Default, Args, Serialize)]
 pub struct Registries {
     /// Ask URL before the registry HOST; repeatable, tried in order
     #[arg(long, value_name = "HOST=URL", value_parser = mirror)]

@@ -7,7 +7,7 @@ use anyhow::{Context, Result, bail, ensure};
 use oci::{Platform, Reference, Repository, Timestamp};
 use serde::Serialize;
 
-use crate::args::{Allow, BaseChoice, BuildImages, EngineChoice, Format, SuiteChoice};
+use crate::args::{Allow, BaseChoice, BuildImages, EngineChoice, Format, Registries, SuiteChoice};
 use crate::lock::{Lock, LockedBase};
 use crate::spec::{ImageSpec, read_definitions};
 use crate::stages::archive::DockerArchive;
@@ -72,12 +72,8 @@ pub struct Plan {
     /// Where bases come from.
     #[serde(serialize_with = "as_value")]
     pub base: BaseChoice,
-    /// Registries that are asked elsewhere.
-    pub mirrors: Vec<(String, String)>,
-    /// Registries that are spoken to in plain http.
-    pub insecure: Vec<String>,
-    /// Files of CA certificates to trust beside the system's.
-    pub ca: Vec<PathBuf>,
+    /// How registries are reached.
+    pub registries: Registries,
     /// The lock may not be added to.
     pub locked: bool,
     /// Only the cache may be used.
@@ -129,9 +125,7 @@ impl Plan {
         let plan = Self {
             images,
             base: args.base,
-            mirrors: args.registries.mirror.clone(),
-            insecure: args.registries.insecure.clone(),
-            ca: args.registries.ca.clone(),
+            registries: args.registries.clone(),
             locked: args.locked,
             offline: args.offline,
             engine: args.engine,

@@ -1,30 +1,18 @@
 //! How every command reaches registries: one client for a run, with the user's mirrors, permissions and credentials. Never asks for
 //! anything itself.
 
-use std::path::PathBuf;
-
 use anyhow::{Context, Result};
 use oci::{Client, Options, Repository};
 
+use crate::args::Registries;
 use crate::session::Session;
 
-/// Mirrors as `(HOST[:PORT], URL)`, and hosts that are spoken to in plain http.
-#[derive(Debug, Clone, Copy)]
-pub struct Reach<'a> {
-    /// Registries that are asked elsewhere first.
-    pub mirrors: &'a [(String, String)],
-    /// Registries that are spoken to in plain http.
-    pub insecure: &'a [String],
-    /// Files of CA certificates to trust beside the system's, by the folder that the command line starts from.
-    pub ca: &'a [PathBuf],
-}
-
-impl Reach<'_> {
+impl Registries {
     /// A client; it connects to nothing yet. Error: a mirror that is no URL, or one of plain http that nobody permitted.
     pub fn client(&self, session: &Session) -> Result<Client> {
         let options = Options {
-            mirrors: self.mirrors.to_vec(),
-            insecure: self.insecure.to_vec(),
+            mirrors: self.mirror.clone(),
+            insecure: self.insecure.clone(),
             ca: self.ca.iter().map(|file| session.facts.cwd.join(file)).collect(),
             credentials: session.facts.docker_config.clone(),
             interrupt: session.interrupt.clone(),
@@ -39,7 +27,7 @@ impl Reach<'_> {
         if base.registry() == target.registry() {
             return Some(base.clone());
         }
-        let mirrors = self.mirrors.iter().filter(|(mirrored, _)| mirrored == base.registry());
+        let mirrors = self.mirror.iter().filter(|(mirrored, _)| mirrored == base.registry());
         let places = mirrors.filter_map(|(_, url)| {
             let place = url.split_once("://")?.1.trim_end_matches('/');
             Repository::parse(&format!("{place}/{}", base.path())).ok()
@@ -54,8 +42,8 @@ mod tests {
 
     #[test]
     fn blobs_are_mounted_from_the_base_or_its_mirror() {
-        let mirrors = [("docker.io".to_owned(), "http://127.0.0.1:5000/cache/".to_owned())];
-        let reach = Reach { mirrors: &mirrors, insecure: &[], ca: &[] };
+        let mirror = vec![("docker.io".to_owned(), "http://127.0.0.1:5000/cache/".to_owned())];
+        let registries = Registries { mirror, ..Registries::default() };
         for (base, target, expected) in [
             ("docker", "docker.io/me/dind", Some("docker.io/library/docker")),
             ("docker", "127.0.0.1:5000/dind", Some("127.0.0.1:5000/cache/library/docker")),
@@ -64,7 +52,7 @@ mod tests {
             ("ghcr.io/me/base", "ghcr.io/me/base", Some("ghcr.io/me/base")),
         ] {
             let parse = |text| Repository::parse(text).expect("a repository");
-            let found = reach.beside(&parse(base), &parse(target)).map(|place| place.to_string());
+            let found = registries.beside(&parse(base), &parse(target)).map(|place| place.to_string());
             assert_eq!(found.as_deref(), expected, "{base} into {target}");
         }
     }

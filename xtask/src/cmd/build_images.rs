@@ -13,7 +13,6 @@ use super::Outcome;
 use crate::args::{BuildImages, SuiteChoice};
 use crate::plan::{Plan, PlannedImage, Push};
 use crate::record::{ImageRecord, Record, SourceRecord};
-use crate::registry::Reach;
 use crate::session::{Session, print};
 use crate::shared::take_turn;
 use crate::spec::StandinSpec;
@@ -35,8 +34,7 @@ pub(super) fn run(args: &BuildImages, session: &Session) -> Result<Outcome> {
         asked.check_place()?;
     }
     let _turn = wait_for_turn(&plan, session)?;
-    let reach = Reach { mirrors: &plan.mirrors, insecure: &plan.insecure, ca: &plan.ca };
-    let client = if plan.offline { None } else { Some(reach.client(session)?) };
+    let client = if plan.offline { None } else { Some(plan.registries.client(session)?) };
     let bases = fetch_bases(&plan, client.as_ref(), session)?;
     refuse_standin(&plan, &bases)?;
     let mut inits = BTreeMap::new();
@@ -61,8 +59,14 @@ pub(super) fn run(args: &BuildImages, session: &Session) -> Result<Outcome> {
     let mut record = Record::new(records);
     record.write(&plan.folders.out)?;
     if let (Some(push), Some(client)) = (&plan.push, &client) {
-        let publisher =
-            Publisher::new(client, &push.repository, reach, push.allow.move_tags, &plan.folders.cache, session);
+        let publisher = Publisher::new(
+            client,
+            &push.repository,
+            &plan.registries,
+            push.allow.move_tags,
+            &plan.folders.cache,
+            session,
+        );
         let mut images = plan.images.iter().zip(&derived).zip(&mut record.images);
         let done: Result<()> = images.try_for_each(|((image, built), record)| {
             publish(&publisher, push, (image, built, &bases[&base_key(image)]), record)

@@ -11,7 +11,6 @@ use super::Outcome;
 use crate::args;
 use crate::plan::{cache, out_folder};
 use crate::record::{ImageRecord, Publication, Record};
-use crate::registry::Reach;
 use crate::session::{Session, print};
 use crate::stages::publish::{Publisher, Tags};
 use crate::stages::{derived, gate};
@@ -19,11 +18,9 @@ use crate::stages::{derived, gate};
 /// Merges the legs and publishes the indexes; writes the merged record. Nothing is published before everything was checked.
 pub(super) fn run(args: &args::Merge, session: &Session) -> Result<Outcome> {
     let (mut images, repository) = merged(&args.records)?;
-    let args::Registries { mirror, insecure, ca } = &args.registries;
-    let reach = Reach { mirrors: mirror, insecure, ca };
-    let client = reach.client(session)?;
+    let client = args.registries.client(session)?;
     let cache = cache(&session.facts);
-    let publisher = Publisher::new(&client, &repository, reach, args.allow.move_tags, &cache, session);
+    let publisher = Publisher::new(&client, &repository, &args.registries, args.allow.move_tags, &cache, session);
     let mut indexes = Vec::new();
     for image in &mut images {
         gate::clear(image, &args.allow)?;

@@ -8,7 +8,6 @@ use super::Outcome;
 use crate::args;
 use crate::plan::{cache, out_folder};
 use crate::record::{ImageRecord, Record, SourceRecord};
-use crate::registry::Reach;
 use crate::session::{Session, print};
 use crate::stages::derived::DerivedImage;
 use crate::stages::gate;
@@ -25,11 +24,9 @@ pub(super) fn run(args: &args::Publish, session: &Session) -> Result<Outcome> {
             bail!("find image `{name}` in the record: no such image\nhint: it has {}", recorded.join(", "));
         }
     }
-    let args::Registries { mirror, insecure, ca } = &args.registries;
-    let reach = Reach { mirrors: mirror, insecure, ca };
-    let client = reach.client(session)?;
+    let client = args.registries.client(session)?;
     let cache = cache(&session.facts);
-    let publisher = Publisher::new(&client, &args.repository, reach, args.allow.move_tags, &cache, session);
+    let publisher = Publisher::new(&client, &args.repository, &args.registries, args.allow.move_tags, &cache, session);
     let wanted = |image: &ImageRecord| args.images.is_empty() || args.images.contains(&image.name);
     let mut cleared = Vec::new();
     for image in record.images.iter_mut().filter(|image| wanted(image)) {

@@ -12,9 +12,9 @@ use super::base::Image;
 use super::derived::DerivedImage;
 use super::gate::Cleared;
 use super::memo::Memo;
+use crate::args::Registries;
 use crate::progress::Stage;
 use crate::record::Publication;
-use crate::registry::Reach;
 use crate::session::Session;
 
 /// How long a registry may take until it answers the new digest to a tag.
@@ -27,7 +27,7 @@ const CANDIDATE_DIGITS: usize = 12;
 pub struct Publisher<'a> {
     client: &'a Client,
     to: &'a Repository,
-    reach: Reach<'a>,
+    registries: &'a Registries,
     move_tags: bool,
     memo: Memo,
     session: &'a Session,
@@ -50,12 +50,12 @@ impl<'a> Publisher<'a> {
     pub fn new(
         client: &'a Client,
         to: &'a Repository,
-        reach: Reach<'a>,
+        registries: &'a Registries,
         move_tags: bool,
         cache: &Path,
         session: &'a Session,
     ) -> Self {
-        Self { client, to, reach, move_tags, memo: Memo::new(cache, "publish"), session }
+        Self { client, to, registries, move_tags, memo: Memo::new(cache, "publish"), session }
     }
 
     /// Publishes an image under its tags. `base` is where its base was pulled from. Error: the image is not the one that was cleared; a
@@ -207,7 +207,7 @@ impl Sending<'_> {
     /// Sends what is ours, and beside that makes the base's layers appear: they are there already in the base's own repository, are
     /// mounted into another one of its registry, and travel to any other registry as far as they are not there.
     fn blobs(&self) -> Result<()> {
-        let Publisher { client, to, reach, .. } = self.publisher;
+        let Publisher { client, to, registries, .. } = self.publisher;
         let (mut own, mut inherited) = (BTreeMap::new(), BTreeMap::new());
         for image in self.image.platforms.values() {
             own.extend(image.own().map(|blob| (blob.digest, blob.clone())));
@@ -215,7 +215,7 @@ impl Sending<'_> {
         }
         let own: Vec<_> = own.into_values().collect();
         let inherited: Vec<_> = inherited.into_values().collect();
-        let beside = self.base.and_then(|base| reach.beside(base, to));
+        let beside = self.base.and_then(|base| registries.beside(base, to));
         std::thread::scope(|scope| {
             let ours = scope.spawn(|| client.push_blobs(to, &own, self.layout(), self.stage));
             let theirs = match &beside {
