@@ -19,7 +19,7 @@ pub const MAGIC: &[u8] = b"\x7fELF";
 type Header = FileHeader64<Endianness>;
 
 /// The machines of the platforms that we build for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Machine {
     /// linux/amd64.
     X86_64,

@@ -11,6 +11,7 @@ use suite::Outcome as Verdict;
 
 use super::Outcome;
 use crate::args::{BuildImages, SuiteChoice};
+use crate::elf::Machine;
 use crate::plan::{Plan, PlannedImage, Push};
 use crate::record::{ImageRecord, Record, SourceRecord};
 use crate::session::{Session, print};
@@ -18,6 +19,7 @@ use crate::shared::take_turn;
 use crate::spec::StandinSpec;
 use crate::stages::base::{self, FetchedBase, Source};
 use crate::stages::derived::DerivedImage;
+use crate::stages::init::StaticProgram;
 use crate::stages::publish::{Publisher, Tags};
 use crate::stages::{archive, derive, gate, init, judge};
 use crate::tools;
@@ -37,13 +39,9 @@ pub(super) fn run(args: &BuildImages, session: &Session) -> Result<Outcome> {
     let client = if plan.offline { None } else { Some(plan.registries.client(session)?) };
     let bases = fetch_bases(&plan, client.as_ref(), session)?;
     refuse_standin(&plan, &bases)?;
-    let mut inits = BTreeMap::new();
-    for platform in bases.values().flat_map(|base| base.images.keys()) {
-        if let Entry::Vacant(vacant) = inits.entry(platform.clone()) {
-            vacant.insert(init::stage(platform, session)?);
-        }
-    }
-    let (mut derived, mut records) = (Vec::new(), Vec::new());
+    let inits = build_inits(&bases, session)?;
+    // Of an image only its record is kept: there may be hundreds.
+    let mut records = Vec::new();
     for image in &plan.images {
         session.interrupt.check()?;
         let base = &bases[&base_key(image)];
@@ -54,7 +52,6 @@ pub(super) fn run(args: &BuildImages, session: &Session) -> Result<Outcome> {
             archive::stage(asked, &image.spec, &built, &judgements, session)?;
         }
         records.push(ImageRecord::new(&image.spec, base, &built, &inits, judgements)?);
-        derived.push(built);
     }
     let mut record = Record::new(records);
     record.write(&plan.folders.out)?;
@@ -67,15 +64,32 @@ pub(super) fn run(args: &BuildImages, session: &Session) -> Result<Outcome> {
             &plan.folders.cache,
             session,
         );
-        let mut images = plan.images.iter().zip(&derived).zip(&mut record.images);
-        let done: Result<()> = images.try_for_each(|((image, built), record)| {
-            publish(&publisher, push, (image, built, &bases[&base_key(image)]), record)
+        let mut images = plan.images.iter().zip(&mut record.images);
+        let done: Result<()> = images.try_for_each(|(image, record)| {
+            let folder = plan.folders.layout(&image.spec.name);
+            publish(&publisher, push, (image, &folder, &bases[&base_key(image)]), record)
         });
         // What is in the registry is recorded, even if a later image did not get there.
         record.write(&plan.folders.out)?;
         done?;
     }
     report(&record, &plan, args.json, session)
+}
+
+/// Builds the init once for every machine: the variants of an architecture run the same one.
+fn build_inits(
+    bases: &BTreeMap<BaseKey<'_>, FetchedBase>,
+    session: &Session,
+) -> Result<BTreeMap<Platform, StaticProgram>> {
+    let (mut inits, mut machines) = (BTreeMap::new(), BTreeMap::new());
+    for platform in bases.values().flat_map(|base| base.images.keys()) {
+        let init: &StaticProgram = match machines.entry(Machine::of(platform)?) {
+            Entry::Occupied(built) => built.into_mut(),
+            Entry::Vacant(vacant) => vacant.insert(init::stage(platform, session)?),
+        };
+        inits.insert(platform.clone(), StaticProgram { platform: platform.clone(), ..init.clone() });
+    }
+    Ok(inits)
 }
 
 /// Gets every base once, and of its layers those whose bytes something needs.
@@ -121,7 +135,7 @@ fn refuse_standin(plan: &Plan, bases: &BTreeMap<BaseKey<'_>, FetchedBase>) -> Re
 fn publish(
     publisher: &Publisher<'_>,
     push: &Push,
-    (image, built, base): (&PlannedImage, &DerivedImage, &FetchedBase),
+    (image, folder, base): (&PlannedImage, &Path, &FetchedBase),
     record: &mut ImageRecord,
 ) -> Result<()> {
     if record.outcomes().any(|outcome| !matches!(outcome, None | Some(Verdict::Passed))) {
@@ -133,11 +147,14 @@ fn publish(
         Source::Standin { .. } => None,
     };
     let name = &image.spec.name;
+    // A layer that is not here is the base's, which the publisher fetches if it must.
+    let built =
+        DerivedImage::read(folder, record.digest, |_, _| true).with_context(|| format!("read {name} to publish it"))?;
     record.published = Some(if push.by_digest {
-        publisher.leg(name, built, &cleared, source)?
+        publisher.leg(name, &built, &cleared, source)?
     } else {
         let tags = Tags { names: &image.spec.tags, floating: image.spec.floating };
-        publisher.image(name, built, &cleared, tags, source)?
+        publisher.image(name, &built, &cleared, tags, source)?
     });
     Ok(())
 }
