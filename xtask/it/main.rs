@@ -17,6 +17,7 @@ mod random;
 mod readers;
 mod refusals;
 mod registry;
+mod scale;
 mod shop;
 mod support;
 mod workbench;
@@ -39,6 +40,7 @@ fn main() {
         killed::trials(),
         interrupt::trials(),
         healing::trials(),
+        scale::trials(),
     ];
     let trials = trials.into_iter().flatten().collect();
     libtest_mimic::run(&arguments, trials).exit();
