@@ -34,6 +34,8 @@ pub enum Command {
     Matrix(Matrix),
     /// Check the legs that several machines pushed by digest, and publish the indexes over them
     Merge(Merge),
+    /// Measure the pipeline: beside buildah, skopeo + umoci and docker on one registry, and over many images
+    Bench(Bench),
     /// Format, lints, unit and integration tests, and the suite on a stand-in: what CI runs
     Test,
 }
@@ -183,6 +185,38 @@ pub struct Merge {
     /// Print the record as JSON on stdout instead of one line per image
     #[arg(long)]
     pub json: bool,
+}
+
+/// Arguments of `bench`.
+#[derive(Debug, Args)]
+pub struct Bench {
+    /// What to measure; all of it where nothing is named
+    #[command(subcommand)]
+    pub benchmark: Option<Benchmark>,
+}
+
+/// How often each contestant of a benchmark begins from nothing.
+pub const SAMPLES: u32 = 5;
+
+/// The benchmarks. Their tables are data, on stdout.
+#[derive(Debug, Subcommand)]
+pub enum Benchmark {
+    /// Derive and publish one platform, and pull a base: requests, bytes, memory and time beside other tools, as ratios to ours
+    Registry {
+        /// How often each tool begins from nothing; the table shows medians
+        #[arg(long, value_name = "N", default_value_t = SAMPLES, value_parser = clap::value_parser!(u32).range(1..))]
+        samples: u32,
+    },
+    /// Build and publish 10 to 200 images on four platforms: what an image costs as their number grows
+    Scale,
+    /// Pull an image whole: what `registry` measures
+    #[command(hide = true)]
+    Pull {
+        /// The image
+        from: String,
+        /// The layout
+        into: PathBuf,
+    },
 }
 
 /// Arguments of `build-init`.

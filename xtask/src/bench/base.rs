@@ -5,8 +5,8 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 use oci::{
-    Client, Family, History, ImageConfig, Index, LayerWriter, Layout, Manifest, Permissions, Platform, Reference,
-    Repository, Silent, Timestamp,
+    Client, Descriptor, Family, History, ImageConfig, Index, Layer, LayerWriter, Layout, Manifest, Permissions,
+    Platform, Reference, Repository, Silent, Timestamp,
 };
 
 /// As many layers as docker:20-dind has.
@@ -14,62 +14,73 @@ pub const LAYERS: usize = 14;
 /// When every base was made, in seconds since 1970.
 const CREATED: u64 = 1_600_000_000;
 
-/// A base in a layout of its own.
+/// The layers of bases, in a layout of their own.
 #[derive(Debug)]
-pub(super) struct Base {
+pub(super) struct Layers {
     layout: Layout,
-    index: Index,
-    manifests: Vec<Manifest>,
+    layers: Vec<Layer>,
 }
 
-impl Base {
-    /// Makes a base in the layout `folder`; `content` gives what the one file of each layer holds; the platforms share their
-    /// layers. Error: the layout cannot be written.
-    pub(super) fn make(
-        folder: &Path,
-        platforms: &[&str],
-        family: Family,
-        content: impl Fn(usize) -> Vec<u8>,
-    ) -> Result<Self> {
+impl Layers {
+    /// Makes the layers in the layout `folder`; `content` gives what the one file of each holds. Error: the layout cannot be written.
+    pub(super) fn make(folder: &Path, content: impl Fn(usize) -> Vec<u8>) -> Result<Self> {
         let layout = Layout::open_or_create(folder)?;
-        let created = Timestamp::from_epoch(CREATED)?;
-        let (mut entries, mut manifests) = (Vec::new(), Vec::new());
-        for name in platforms {
-            let platform = Platform::parse(name)?;
-            let mut config = ImageConfig::new(&platform, created).edit();
-            config.set_env("PATH", "/usr/local/sbin:/usr/local/bin:/usr/bin").entrypoint(&["dockerd"]);
-            let mut blobs = Vec::new();
-            for number in 0..LAYERS {
-                let layer = layer(&layout, created, number, &content(number))?;
-                let history = History { created, created_by: format!("layer {number}"), comment: String::new() };
-                config.append_layer(layer.diff_id, &history);
-                blobs.push(layer.descriptor.in_family(family));
-            }
-            let config = config.finish();
-            let config = layout.put(&config.descriptor().media_type, config.bytes())?.in_family(family);
-            let manifest = Manifest::new(family, &config, &blobs);
-            entries.push(manifest.descriptor().with_platform(platform));
-            manifests.push(manifest);
-        }
-        Ok(Self { layout, index: Index::new(family, &entries)?, manifests })
+        let layers = (0..LAYERS).map(|number| layer(&layout, number, &content(number))).collect::<Result<_>>()?;
+        Ok(Self { layout, layers })
     }
 
-    /// Puts it into a repository under a tag. Error: the registry's.
-    pub(super) fn push(&self, client: &Client, to: &Repository, tag: &str) -> Result<()> {
-        for manifest in &self.manifests {
-            let blobs = [manifest.layers(), std::slice::from_ref(manifest.config())].concat();
-            client.push_blobs(to, &blobs, &self.layout, &Silent).with_context(|| format!("fill {to}"))?;
+    /// How many bytes they are on the wire.
+    pub(super) fn size(&self) -> u64 {
+        self.layers.iter().map(|layer| layer.descriptor.size).sum()
+    }
+
+    fn blobs(&self) -> Vec<Descriptor> {
+        self.layers.iter().map(|layer| layer.descriptor.clone()).collect()
+    }
+
+    /// Puts the layers into a repository. Error: the registry's.
+    pub(super) fn push(&self, client: &Client, to: &Repository) -> Result<()> {
+        client.push_blobs(to, &self.blobs(), &self.layout, &Silent).with_context(|| format!("fill {to}"))
+    }
+
+    /// Puts a base of all these layers into `to`, under the tag 1, for each platform the same but for its name. The layers come from the
+    /// repository `from` that has them; `name` is in the configuration and makes it a base like no other. Error: the registry's.
+    pub(super) fn base(
+        &self,
+        client: &Client,
+        from: &Repository,
+        to: &Repository,
+        platforms: &[&str],
+        name: &str,
+    ) -> Result<()> {
+        let uploads = client.mount_all(from, to, &self.blobs())?;
+        client.upload_all(uploads, &self.layout, &Silent)?;
+        let created = Timestamp::from_epoch(CREATED)?;
+        let mut entries = Vec::new();
+        for platform in platforms {
+            let platform = Platform::parse(platform)?;
+            let mut config = ImageConfig::new(&platform, created).edit();
+            config.set_env("PATH", "/usr/local/sbin:/usr/local/bin:/usr/bin").set_env("BASE", name);
+            for layer in &self.layers {
+                let history = History { created, created_by: "a layer".to_owned(), comment: String::new() };
+                config.append_layer(layer.diff_id, &history);
+            }
+            let config = config.finish();
+            let config = self.layout.put(&config.descriptor().media_type, config.bytes())?;
+            client.push_blob(to, &config, &self.layout, &Silent)?;
+            let manifest = Manifest::new(Family::Oci, &config, &self.blobs());
             let by_digest = Reference::Pinned(to.pinned(manifest.digest()));
             client.put_manifest(&by_digest, manifest.media_type(), manifest.bytes())?;
+            entries.push(manifest.descriptor().with_platform(platform));
         }
-        let tagged = Reference::Tagged(to.tagged(tag)?);
-        client.put_manifest(&tagged, self.index.media_type(), self.index.bytes())?;
+        let index = Index::new(Family::Oci, &entries)?;
+        client.put_manifest(&Reference::Tagged(to.tagged("1")?), index.media_type(), index.bytes())?;
         Ok(())
     }
 }
 
-fn layer(layout: &Layout, created: Timestamp, number: usize, content: &[u8]) -> Result<oci::Layer> {
-    let mut layer = LayerWriter::new(layout, created)?;
+fn layer(layout: &Layout, number: usize, content: &[u8]) -> Result<Layer> {
+    let mut layer = LayerWriter::new(layout, Timestamp::from_epoch(CREATED)?)?;
     for parent in ["usr", "usr/local", "usr/local/sbin"].iter().filter(|_| number == 0) {
         layer.directory(parent, Permissions::root(0o755))?;
     }

@@ -32,6 +32,13 @@ impl Usage {
     pub fn peak(&self) -> u64 {
         self.peaks.values().copied().max().unwrap_or_default()
     }
+
+    /// The most memory that the processes of this program held, in bytes, whatever else it started. Error: none of them was seen.
+    pub fn peak_of(&self, program: &Path) -> Result<u64> {
+        let name = program.file_name().unwrap_or_default().to_string_lossy();
+        let peak = self.peaks.get(name.as_ref()).copied();
+        peak.with_context(|| format!("measure {name}: it was over before it was seen"))
+    }
 }
 
 /// Runs a command to its end; what it says goes to the file `log`. Error: it cannot be started, it failed (with the end of what it said),
@@ -80,20 +87,42 @@ fn said(status: ExitStatus, log: &Path) -> String {
 
 /// Notes the peak of a process and of all below it. One that ends while it is looked at is passed over.
 fn look(pid: u32, peaks: &mut BTreeMap<String, u64>) {
-    if let Some((name, bytes)) = peak(pid) {
-        let most = peaks.entry(name).or_default();
-        *most = bytes.max(*most);
-    }
+    visit(pid, &mut |pid| {
+        if let Some((name, bytes)) = peak(pid) {
+            let most = peaks.entry(name).or_default();
+            *most = bytes.max(*most);
+        }
+    });
+}
+
+/// Calls `each` for a process and for all below it.
+fn visit(pid: u32, each: &mut dyn FnMut(u32)) {
+    each(pid);
     // Children belong to the thread that made them.
     let Ok(threads) = fs::read_dir(format!("/proc/{pid}/task")) else { return };
     for thread in threads.flatten() {
         let children = fs::read_to_string(thread.path().join("children")).unwrap_or_default();
-        children.split_whitespace().filter_map(|child| child.parse().ok()).for_each(|child| look(child, peaks));
+        children.split_whitespace().filter_map(|child| child.parse().ok()).for_each(|child| visit(child, each));
     }
 }
 
+/// What a process and all below it held at the most, in bytes, by their names.
+pub(super) fn peaks(pid: u32) -> BTreeMap<String, u64> {
+    let mut found = BTreeMap::new();
+    look(pid, &mut found);
+    found
+}
+
+/// Makes a process and all below it begin anew with their peaks (proc_pid_clear_refs(5)).
+pub(super) fn forget_peaks(pid: u32) {
+    visit(pid, &mut |pid| {
+        // One that has ended has no peak either.
+        let _ = fs::write(format!("/proc/{pid}/clear_refs"), "5");
+    });
+}
+
 /// The name of a process and the most memory that it held, in bytes. None: it has ended.
-pub(super) fn peak(pid: u32) -> Option<(String, u64)> {
+fn peak(pid: u32) -> Option<(String, u64)> {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
     let line = |key: &str| status.lines().find_map(|line| line.strip_prefix(key)).map(str::trim);
     let kib: u64 = line("VmHWM:")?.trim_end_matches(" kB").parse().ok()?;

@@ -1,12 +1,17 @@
-//! What benchmarks and tests measure with: a real registry that tells what it was asked, and a wire that counts bytes.
+//! The benchmarks, and what they and tests measure with: a real registry that tells what it was asked, a wire that counts bytes, processes
+//! whose time and memory are noted. Judges nothing; trials do.
 
 mod base;
+mod contest;
 mod measure;
+mod peers;
 mod registry;
 pub mod scale;
+pub mod table;
 mod wire;
 
 pub use base::LAYERS;
+pub use contest::{Contest, PHASES, Phase};
 pub use measure::{Usage, measure};
 pub use registry::{Registry, configuration, read_only};
 pub use wire::Wire;

@@ -7,9 +7,9 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use oci::{Client, Family, Interrupt, Options};
+use oci::{Client, Interrupt, Options, Repository};
 
-use super::base::Base;
+use super::base::Layers;
 use super::measure::measure;
 use super::{Registry, Wire};
 
@@ -48,12 +48,11 @@ impl Scale {
         let registry = Registry::start(folder)?;
         let wire = Wire::to(registry.host())?;
         let client = Client::new(Options::default())?;
-        let repository = oci::Repository::parse(&format!("{}/base", wire.host()))?;
+        let repository = Repository::parse(&format!("{}/base", wire.host()))?;
+        let layers = Layers::make(&folder.join("base"), |number| vec![b'a'; number])?;
+        layers.push(&client, &repository)?;
         // The folder's name makes it a base that no cache has.
-        let salt = folder.display().to_string();
-        let layers = |number: usize| format!("{salt} {number}").into_bytes();
-        let base = Base::make(&folder.join("base"), &PLATFORMS, Family::Oci, layers)?;
-        base.push(&client, &repository, "1")?;
+        layers.base(&client, &repository, &repository, &PLATFORMS, &folder.display().to_string())?;
         Ok(Self { folder: folder.to_owned(), registry, wire, base: format!("{repository}:1") })
     }
 
@@ -76,8 +75,7 @@ impl Scale {
         self.wire.bytes();
         let usage = measure(command, &place.join("log"), interrupt)?;
         let (up, down) = self.wire.bytes();
-        let own = program.file_name().unwrap_or_default().to_string_lossy();
-        let peak = *usage.peaks.get(own.as_ref()).context("measure the run: it was over before it was seen")?;
+        let peak = usage.peak_of(program)?;
         Ok(Figures { images, time: usage.time, peak, requests: self.registry.requests()?, up, down })
     }
 
@@ -98,6 +96,11 @@ pub fn repository(images: usize) -> String {
 }
 
 impl Figures {
+    /// How many blobs were sent.
+    pub fn blobs_sent(&self) -> usize {
+        self.count(&format!("PUT /v2/{}/blobs/", repository(self.images)))
+    }
+
     /// How many requests begin so.
     pub fn count(&self, start: &str) -> usize {
         self.requests.iter().filter(|request| request.starts_with(start)).count()

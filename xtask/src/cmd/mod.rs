@@ -1,5 +1,6 @@
 //! One file per subcommand. Each turns its arguments into stages and the stages' result into an outcome.
 
+mod bench;
 mod build_images;
 mod build_init;
 mod matrix;
@@ -33,6 +34,7 @@ pub fn run(command: &Command, session: &Session) -> Result<Outcome> {
         Command::Publish(args) => publish::run(args, session),
         Command::Matrix(args) => matrix::run(args, session),
         Command::Merge(args) => merge::run(args, session),
+        Command::Bench(args) => bench::run(args, session),
         Command::Test => test::run(session),
     }
 }
