@@ -182,9 +182,8 @@ fn mixed() -> Result<(), Failed> {
         },
         ..PLAIN
     };
-    base.derive(unedited)?.warned(
-        "media types of two families: index application/vnd.oci.image.index.v1+json, layer application/vnd.docker.",
-    )
+    base.derive(unedited)?
+        .warned("media types of two families: OCI's: the index; Docker's: layer application/vnd.docker.")
 }
 
 fn history() -> Result<(), Failed> {

@@ -22,6 +22,12 @@ pub(crate) fn trials() -> Vec<Trial> {
     let registry = lacks(&["docker-registry"]);
     vec![
         trial_if("publish::one_platform_beside_its_base_in_ten_requests", registry.clone(), beside_the_base),
+        trial_if("publish::beside_a_locked_base_a_tag_is_looked_at_first_in_ten_requests", registry.clone(), locked),
+        trial_if(
+            "publish::a_stand_in_of_every_platform_where_it_is_allowed",
+            lacks(&["mmdebstrap", "docker-registry"]),
+            standins,
+        ),
         trial_if("publish::f33_elsewhere_in_the_registry_by_one_mount_a_layer", registry.clone(), elsewhere),
         trial_if("publish::f20_one_more_platform_in_seven_requests", registry.clone(), one_more_platform),
         trial_if("publish::into_another_registry", registry.clone(), another_registry),
@@ -64,6 +70,34 @@ fn beside_the_base() -> Result<(), Failed> {
     done(&shop.push("dind", &[])?)?;
     let requests = shop.requests()?;
     ensure(requests == ["HEAD /v2/dind/manifests/ours"], format!("{requests:#?}"))
+}
+
+/// A machine that has nothing in its cache, and a lock; the tag is one that must not move.
+fn locked() -> Result<(), Failed> {
+    let mut shop = Shop::open()?;
+    let base = shop.base("dind", &[AMD64], Family::Oci)?;
+    shop.definition("ours", "dind", &[AMD64], "")?;
+    let (index, child) = (base.index.digest(), base.index.manifests()[0].digest);
+    let name = format!("{}:1", shop.repository("dind")?);
+    let entry = format!("{name}:\n  index: {index}\n  format: oci\n  platforms:\n    {AMD64}: {child}\n");
+    fs::write(shop.path("images/bases.lock"), entry)?;
+    shop.requests()?;
+    done(&shop.push("dind", &["--locked"])?)?;
+    let requests = shop.requests()?;
+    ensure(requests.len() <= REQUESTS_MAX, format!("{} requests: {requests:#?}", requests.len()))?;
+    ensure(count(&requests, "HEAD /v2/dind/manifests/ours") == 2, format!("before and after: {requests:#?}"))?;
+    ensure(shop.record()?["images"][0]["base"]["digest"] == index.to_string(), "the record names the locked index")
+}
+
+fn standins() -> Result<(), Failed> {
+    let shop = Shop::open()?;
+    let to = shop.repository("standins")?.to_string();
+    let mut command =
+        command(["build-images", "dind", "--base", "standin", "--all-platforms", "--suite", "none", "--push", &to]);
+    command.args(["--allow-standin", "--allow-unjudged", "--out"]).arg(shop.path("out"));
+    done(&command.output()?)?;
+    let index = shop.published("standins", "20-dind")?;
+    ensure(shop.pull("standins", &index)?.len() == BOTH.len(), format!("{index:?}"))
 }
 
 fn elsewhere() -> Result<(), Failed> {
@@ -263,7 +297,10 @@ fn legs() -> Result<(), Failed> {
     let output = merge(&shop, &[&amd64, &arm64], &["--allow-unjudged"])?;
     done(&output)?;
     let requests = shop.requests()?;
-    ensure(requests.len() == 4, format!("two children are looked at, one index is put and read back: {requests:#?}"))?;
+    ensure(
+        requests.len() == 5,
+        format!("two children and the tag are looked at, one index is put and read back: {requests:#?}"),
+    )?;
     let index = shop.published("dind", "ours")?;
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
     ensure(said == format!("{}@{}\n", shop.repository("dind")?, index.digest()), said)?;

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
-use oci::{Digest, Platform, Reference};
+use oci::{Digest, Document, Family, Platform, Reference};
 use serde::{Deserialize, Serialize};
 
 use crate::shared::{read_text, write_whole};
@@ -16,7 +16,8 @@ const LOCK_BYTES_MAX: u64 = 1024 * 1024;
 const HEAD: &str = "\
 # The digests of the bases, as Cargo.lock is for crates. A missing entry is resolved once and written by `cargo xtask build-images`;
 # `--locked` refuses that. `index` is the digest of the multi-platform index (or of the manifest, where the base has no index);
-# `platforms` are those of its children: the two are never compared with each other.
+# `platforms` are those of its children: the two are never compared with each other. `format` and `attestations` are what else the index says,
+# so that a locked base is fetched without asking for its index.
 ";
 
 /// The lock file: one entry per base reference.
@@ -32,9 +33,44 @@ pub struct Lock {
 pub struct LockedBase {
     /// What the tag named: the index, or the manifest where there is no index.
     pub index: Digest,
-    /// The index's children, by platform.
+    /// Its media types; none: whoever wrote the entry did not say, and the index is asked for them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub format: Option<Family>,
+    /// The index's children, by platform as it spells them; none of what is no index.
     #[serde(default)]
     pub platforms: BTreeMap<Platform, Digest>,
+    /// Its entries that are no images but speak of them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub attestations: Vec<Digest>,
+}
+
+impl LockedBase {
+    /// What a base's reference led to, with the children for these platforms. Error: it lacks one.
+    pub fn of<'a>(document: &Document, platforms: impl IntoIterator<Item = &'a Platform>) -> Result<Self> {
+        let mut locked = Self {
+            index: document.digest(),
+            format: Some(document.family()),
+            platforms: BTreeMap::new(),
+            attestations: Vec::new(),
+        };
+        if let Document::Index(index) = document {
+            for wanted in platforms {
+                let child = index.select(wanted)?;
+                locked.platforms.insert(child.platform.clone().unwrap_or_else(|| wanted.clone()), child.digest);
+            }
+            let attestations = index.manifests().iter().filter(|entry| entry.is_attestation());
+            locked.attestations = attestations.map(|entry| entry.digest).collect();
+        }
+        Ok(locked)
+    }
+
+    /// A wanted platform as the index spells it, and its child: `linux/arm64` finds `linux/arm64/v8`. None: it is not locked.
+    pub fn child(&self, wanted: &Platform) -> Option<(&Platform, &Digest)> {
+        self.platforms.get_key_value(wanted).or_else(|| {
+            let normal = wanted.with_default_variant();
+            self.platforms.iter().find(|(platform, _)| platform.with_default_variant() == normal)
+        })
+    }
 }
 
 impl Lock {
@@ -97,6 +133,8 @@ mod tests {
         let platform = Platform::parse("linux/amd64").expect("a platform");
         let locked = LockedBase {
             index: Digest::parse(INDEX).expect("a digest"),
+            format: Some(Family::Docker),
+            attestations: vec![Digest::parse(AMD64).expect("a digest")],
             platforms: BTreeMap::from([(platform, Digest::parse(AMD64).expect("a digest"))]),
         };
         lock.insert(&base, locked.clone()).expect("write the lock");

@@ -56,14 +56,7 @@ pub(super) fn run(args: &BuildImages, session: &Session) -> Result<Outcome> {
     let mut record = Record::new(records);
     record.write(&plan.folders.out)?;
     if let (Some(push), Some(client)) = (&plan.push, &client) {
-        let publisher = Publisher::new(
-            client,
-            &push.repository,
-            &plan.registries,
-            push.allow.move_tags,
-            &plan.folders.cache,
-            session,
-        );
+        let publisher = Publisher::new(client, &push.repository, &plan.registries, push.allow.move_tags, session);
         let mut images = plan.images.iter().zip(&mut record.images);
         let done: Result<()> = images.try_for_each(|(image, record)| {
             let folder = plan.folders.layout(&image.spec.name);
@@ -107,7 +100,7 @@ fn fetch_bases<'a>(
     let mut needed = BTreeSet::new();
     for image in &plan.images {
         let key = base_key(image);
-        let platforms = bases[&key].images.keys().filter(|platform| plan.needs_layers(image, platform));
+        let platforms = bases[&key].images.keys().filter(|platform| bases[&key].lends_layers(image, platform, plan));
         needed.extend(platforms.map(|platform| (key.clone(), platform.clone())));
     }
     for (key, platform) in &needed {
@@ -153,7 +146,9 @@ fn publish(
     record.published = Some(if push.by_digest {
         publisher.leg(name, &built, &cleared, source)?
     } else {
-        let tags = Tags { names: &image.spec.tags, floating: image.spec.floating };
+        // What is carved is large: looking first is cheaper than sending it in vain.
+        let is_new = image.locked.is_none() && image.spec.carve.is_none();
+        let tags = Tags { names: &image.spec.tags, floating: image.spec.floating, is_new };
         publisher.image(name, &built, &cleared, tags, source)?
     });
     Ok(())

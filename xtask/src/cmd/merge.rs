@@ -9,7 +9,7 @@ use oci::{Client, Descriptor, Platform, Reference, Repository};
 
 use super::Outcome;
 use crate::args;
-use crate::plan::{cache, out_folder};
+use crate::plan::out_folder;
 use crate::record::{ImageRecord, Publication, Record};
 use crate::session::{Session, print};
 use crate::stages::publish::{Publisher, Tags};
@@ -19,8 +19,7 @@ use crate::stages::{derived, gate};
 pub(super) fn run(args: &args::Merge, session: &Session) -> Result<Outcome> {
     let (mut images, repository) = merged(&args.records)?;
     let client = args.registries.client(session)?;
-    let cache = cache(&session.facts);
-    let publisher = Publisher::new(&client, &repository, &args.registries, args.allow.move_tags, &cache, session);
+    let publisher = Publisher::new(&client, &repository, &args.registries, args.allow.move_tags, session);
     let mut indexes = Vec::new();
     for image in &mut images {
         gate::clear(image, &args.allow)?;
@@ -28,7 +27,8 @@ pub(super) fn run(args: &args::Merge, session: &Session) -> Result<Outcome> {
         let index = derived::index(image.format, &children, (&image.base.name, image.base.digest))?;
         image.digest = index.digest();
         image.layout = None;
-        let pending = publisher.pending(&index, Tags { names: &image.tags, floating: image.floating })?;
+        let pending =
+            publisher.pending(&index, Tags { names: &image.tags, floating: image.floating, is_new: false })?;
         indexes.push((index, pending));
     }
     // What is published and cannot be recorded is lost: the place of the record comes first.

@@ -62,6 +62,13 @@ pub enum Source {
     },
 }
 
+impl FetchedBase {
+    /// Whether the bytes of its layers are needed for a platform of an image: a stand-in's are nowhere but here.
+    pub fn lends_layers(&self, image: &PlannedImage, platform: &Platform, plan: &Plan) -> bool {
+        matches!(self.source, Source::Standin { .. }) || plan.needs_layers(image, platform)
+    }
+}
+
 impl Image {
     /// Reads an image from a layout. Error: a blob is missing or damaged, or a document is malformed.
     pub fn read(layout: &Layout, manifest: &Descriptor) -> Result<Self> {
@@ -149,54 +156,35 @@ fn from_registry(image: &PlannedImage, plan: &Plan, client: Option<&Client>, ses
     let stage = session.progress.stage("base", &image.base);
     let layout = open_cache(&plan.folders.cached("bases"))?;
     let registry = Registry { image, client, layout, stage: &stage };
-    let (document, mut locked) = registry.resolve()?;
+    let locked = registry.resolve()?;
     let mut images = BTreeMap::new();
     for wanted in &image.platforms {
-        let platform = &spelled(&document, wanted)?;
+        let (platform, manifest) = locked.child(wanted).unwrap_or((wanted, &locked.index));
         let fetched = registry
-            .image(&document, platform, &locked)
+            .image(platform, manifest, !locked.platforms.is_empty())
             .with_context(|| format!("fetch base {} for {platform}", image.base))?;
-        if matches!(document, Document::Index(_)) {
-            locked.platforms.insert(platform.clone(), fetched.manifest.digest());
-        }
-        for oddity in oddities::of(&document, &fetched, platform) {
+        for oddity in oddities::of(&locked, &fetched, platform) {
             session.progress.note("warning", &image.base, oddity);
         }
         images.insert(platform.clone(), fetched);
     }
-    let left_out = attestations(&document);
-    if !left_out.is_empty() {
-        let text = format!("attestations left out of the index, as they speak of the base alone: {}", left_out.len());
+    if !locked.attestations.is_empty() {
+        let count = locked.attestations.len();
+        let text = format!("attestations left out of the index, as they speak of the base alone: {count}");
         session.progress.note("base", &image.base, text);
     }
-    if image.locked.as_ref() != Some(&locked) {
-        remember(image, plan, locked)?;
-    }
+    remember(image, plan, &locked)?;
     let total: u64 = images.values().flat_map(|image| image.manifest.layers()).map(|layer| layer.size).sum();
     let base = FetchedBase {
         name: image.base.to_string(),
-        digest: document.digest(),
-        family: document.family(),
+        digest: locked.index,
+        family: locked.format.unwrap_or(Family::Oci),
         source: Source::Registry(image.base.repository().clone()),
         images,
-        left_out,
+        left_out: locked.attestations,
     };
     stage.done(format!("{} ({})", base.digest, size(total)));
     Ok(base)
-}
-
-/// A platform as the base's index spells it, which is how the derived index will: `linux/arm64` may find `linux/arm64/v8`.
-fn spelled(document: &Document, wanted: &Platform) -> Result<Platform> {
-    match document {
-        Document::Index(index) => Ok(index.select(wanted)?.platform.clone().unwrap_or_else(|| wanted.clone())),
-        Document::Manifest(_) => Ok(wanted.clone()),
-    }
-}
-
-/// The entries of an index that are no images.
-fn attestations(document: &Document) -> Vec<Digest> {
-    let Document::Index(index) = document else { return Vec::new() };
-    index.manifests().iter().filter(|entry| entry.is_attestation()).map(|entry| entry.digest).collect()
 }
 
 /// Opens the layout of what registries gave. One that cannot be read is made anew: everything in it can be fetched again.
@@ -211,13 +199,20 @@ fn open_cache(folder: &Path) -> Result<Layout> {
 }
 
 /// Adds to the lock what was resolved. `plan` has refused a missing base under `--locked`; a missing platform is refused here.
-fn remember(image: &PlannedImage, plan: &Plan, locked: LockedBase) -> Result<()> {
-    ensure!(
-        !plan.locked,
-        "lock {}: its entry lacks a platform, and --locked forbids to add it\nhint: run once without --locked",
-        image.base
-    );
-    Lock::read(&lock_path(&plan.folders))?.insert(&image.base, locked)
+fn remember(image: &PlannedImage, plan: &Plan, locked: &LockedBase) -> Result<()> {
+    if image.locked.as_ref() == Some(locked) {
+        return Ok(());
+    }
+    if plan.locked {
+        let has_all = image.locked.as_ref().is_some_and(|before| before.platforms == locked.platforms);
+        ensure!(
+            has_all,
+            "lock {}: its entry lacks a platform, and --locked forbids to add it\nhint: run once without --locked",
+            image.base
+        );
+        return Ok(());
+    }
+    Lock::read(&lock_path(&plan.folders))?.insert(&image.base, locked.clone())
 }
 
 /// A registry with its cache in front; `client` is none under `--offline`.
@@ -229,44 +224,41 @@ struct Registry<'a> {
 }
 
 impl Registry<'_> {
-    /// What the base's reference names: by the lock, by its own digest, or, once, by asking for its tag.
-    fn resolve(&self) -> Result<(Document, LockedBase)> {
-        if let Some(locked) = &self.image.locked {
-            return Ok((self.document(&locked.index)?, locked.clone()));
+    /// What the base's reference names: as the lock has it, where that is enough; else what its digest or, once, its tag leads to.
+    fn resolve(&self) -> Result<LockedBase> {
+        let PlannedImage { base, locked, platforms, .. } = self.image;
+        if let Some(locked) = locked
+            && locked.format.is_some()
+            && (locked.platforms.is_empty() || platforms.iter().all(|wanted| locked.child(wanted).is_some()))
+        {
+            return Ok(locked.clone());
         }
-        let document = match &self.image.base {
-            Reference::Pinned(pinned) => self.document(&pinned.digest)?,
-            Reference::Tagged(tagged) => {
+        let document = match (locked, base) {
+            (Some(locked), _) => self.document(&locked.index)?,
+            (None, Reference::Pinned(pinned)) => self.document(&pinned.digest)?,
+            (None, Reference::Tagged(tagged)) => {
                 let document = self.client()?.resolve(tagged).with_context(|| format!("resolve base {tagged}"))?;
                 self.keep(&document)?;
                 document
             }
         };
-        let locked = LockedBase { index: document.digest(), platforms: BTreeMap::new() };
-        Ok((document, locked))
+        let mut resolved = LockedBase::of(&document, platforms)?;
+        for (platform, expected) in locked.iter().flat_map(|locked| &locked.platforms) {
+            let found = resolved.platforms.entry(platform.clone()).or_insert(*expected);
+            ensure!(
+                found == expected,
+                "compare with bases.lock: expected {expected}, found {found} in index {}\nhint: the lock's entry mixes two images; \
+                 remove it and run again to resolve it anew",
+                document.digest()
+            );
+        }
+        Ok(resolved)
     }
 
-    fn image(&self, document: &Document, platform: &Platform, locked: &LockedBase) -> Result<Image> {
-        let manifest = match document {
-            Document::Manifest(manifest) => manifest.clone(),
-            Document::Index(index) => {
-                let child = index.select(platform)?;
-                if let Some(expected) = locked.platforms.get(platform) {
-                    ensure!(
-                        child.digest == *expected,
-                        "compare with bases.lock: expected {expected}, found {} in index {}\nhint: the lock's entry mixes two images; \
-                         remove it and run again to resolve it anew",
-                        child.digest,
-                        index.digest()
-                    );
-                }
-                match self.document(&child.digest)? {
-                    Document::Manifest(manifest) => manifest,
-                    Document::Index(_) => {
-                        bail!("read {}: expected a manifest, found an index within the index", child.digest)
-                    }
-                }
-            }
+    /// The image of one platform; `chosen`: an index has named it.
+    fn image(&self, platform: &Platform, digest: &Digest, chosen: bool) -> Result<Image> {
+        let Document::Manifest(manifest) = self.document(digest)? else {
+            bail!("read {digest}: expected a manifest, found an index within the index")
         };
         if !self.layout.verified(manifest.config())? {
             self.client()?.blob(self.image.base.repository(), manifest.config(), &self.layout, self.stage)?;
@@ -274,7 +266,7 @@ impl Registry<'_> {
         let config = ImageConfig::parse(self.layout.bytes(manifest.config())?)?;
         let (found, expected) = (config.platform().with_default_variant(), platform.with_default_variant());
         // Where an index has chosen by the variant, a configuration that names another one is odd, and no more.
-        let variant = matches!(document, Document::Index(_)) || found.variant == expected.variant;
+        let variant = chosen || found.variant == expected.variant;
         ensure!(
             (&found.os, &found.architecture, variant) == (&expected.os, &expected.architecture, true),
             "check the base's configuration: expected platform {platform}, found {}",

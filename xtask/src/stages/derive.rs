@@ -78,7 +78,7 @@ pub fn stage(
     let remote: BTreeSet<Digest> = base
         .images
         .iter()
-        .filter(|(platform, _)| !plan.needs_layers(image, platform))
+        .filter(|(platform, _)| !base.lends_layers(image, platform, plan))
         .flat_map(|(_, from)| from.manifest.layers())
         .map(|layer| layer.digest)
         .collect();
@@ -93,7 +93,7 @@ pub fn stage(
     let layout = Layout::open_or_create(&folder)?;
     let mut images = BTreeMap::new();
     for (platform, from) in &base.images {
-        let rootfs = if plan.needs_layers(image, platform) {
+        let rootfs = if base.lends_layers(image, platform, plan) {
             stage.doing("unpacking the base");
             Some(rootfs::unpacked(from, &plan.folders.cache, &session.interrupt)?)
         } else {

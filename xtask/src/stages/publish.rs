@@ -2,7 +2,6 @@
 //! back. What is in the registry is not sent; what is cleared is what is sent, byte for byte.
 
 use std::collections::BTreeMap;
-use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
@@ -11,7 +10,6 @@ use oci::{Client, Descriptor, Digest, Family, Index, Layout, Reference, Reposito
 use super::base::Image;
 use super::derived::DerivedImage;
 use super::gate::Cleared;
-use super::memo::Memo;
 use crate::args::Registries;
 use crate::progress::Stage;
 use crate::record::Publication;
@@ -29,7 +27,6 @@ pub struct Publisher<'a> {
     to: &'a Repository,
     registries: &'a Registries,
     move_tags: bool,
-    memo: Memo,
     session: &'a Session,
 }
 
@@ -40,10 +37,9 @@ pub struct Tags<'a> {
     pub names: &'a [String],
     /// They move to each new image.
     pub floating: bool,
+    /// The image is made of a base that was resolved in this very run: no tag is expected to name it yet.
+    pub is_new: bool,
 }
-
-/// A tag, and which of its images was published before is known by it.
-type Published<'a> = (String, &'a Digest);
 
 impl<'a> Publisher<'a> {
     /// A publisher into `to`. `move_tags`: tags that name another image move, whatever the definitions say.
@@ -52,10 +48,9 @@ impl<'a> Publisher<'a> {
         to: &'a Repository,
         registries: &'a Registries,
         move_tags: bool,
-        cache: &Path,
         session: &'a Session,
     ) -> Self {
-        Self { client, to, registries, move_tags, memo: Memo::new(cache, "publish"), session }
+        Self { client, to, registries, move_tags, session }
     }
 
     /// Publishes an image under its tags. `base` is where its base was pulled from. Error: the image is not the one that was cleared; a
@@ -129,19 +124,18 @@ impl<'a> Publisher<'a> {
         }
         for tagged in tags {
             self.client.await_tag(tagged, &index.digest(), TAG_TIMEOUT)?;
-            self.memo.put(&published(tagged, &index.digest()), &())?;
         }
         Ok(())
     }
 
-    /// The tags that do not name this index yet. A floating one that never named it, as far as this machine knows, is not asked for: the
-    /// answer would change nothing. Error: one names another index and must not move.
+    /// The tags that do not name this index yet, by one request each; a floating tag is not asked for by a new image. Error: one names
+    /// another index and must not move.
     pub fn pending(&self, index: &Index, tags: Tags<'_>) -> Result<Vec<Tagged>> {
         let may_move = tags.floating || self.move_tags;
         let mut pending = Vec::new();
         for tag in tags.names {
             let tagged = self.to.tagged(tag)?;
-            if may_move && self.memo.get::<()>(&published(&tagged, &index.digest()))?.is_none() {
+            if may_move && tags.is_new {
                 pending.push(tagged);
                 continue;
             }
@@ -163,10 +157,6 @@ impl<'a> Publisher<'a> {
         let found = self.client.head(&Reference::Tagged(tagged.clone()));
         found.with_context(|| format!("look at {tagged} before it is published"))
     }
-}
-
-fn published<'a>(tagged: &Tagged, index: &'a Digest) -> Published<'a> {
-    (tagged.to_string(), index)
 }
 
 /// The tag that holds a manifest until an index does.
