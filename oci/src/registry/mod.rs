@@ -28,7 +28,7 @@ use reqwest::header::HeaderValue;
 use tokio::runtime::Runtime;
 
 use self::answer::Failure;
-pub use self::batch::PARALLEL_BLOBS;
+pub use self::batch::{PARALLEL_PULLS, PARALLEL_PUSHES};
 use self::endpoint::Endpoints;
 use self::pull::Dead;
 use self::push::Uploads;
