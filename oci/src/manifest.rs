@@ -163,6 +163,13 @@ impl ManifestEdit {
         self
     }
 
+    /// Makes the manifest speak of another one, so that a registry lists it among that one's referrers. Spec: image-spec
+    /// `manifest.md`, property `subject`.
+    pub fn subject(&mut self, subject: &Descriptor) -> &mut Self {
+        self.value["subject"] = subject.to_json();
+        self
+    }
+
     /// Translates the media types of the manifest and of all that it names. Blobs stay the same.
     pub fn family(&mut self, family: Family) -> &mut Self {
         let translate = |value: &mut Value| {

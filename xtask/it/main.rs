@@ -11,6 +11,7 @@ mod interrupt;
 mod killed;
 mod legs;
 mod pipeline;
+mod promote;
 mod publish;
 mod pullers;
 mod random;
@@ -20,6 +21,7 @@ mod registry;
 mod scale;
 mod shop;
 mod support;
+mod tripwire;
 mod workbench;
 
 use libtest_mimic::Arguments;
@@ -31,6 +33,7 @@ fn main() {
         cli::trials(),
         pipeline::trials(),
         publish::trials(),
+        promote::trials(),
         readers::trials(),
         archive::trials(),
         bases::trials(),

@@ -34,6 +34,10 @@ pub enum Command {
     Matrix(Matrix),
     /// Check the legs that several machines pushed by digest, and publish the indexes over them
     Merge(Merge),
+    /// Take images by digest to where users pull them, as images/promotion.yaml says; prints the plan, and acts with --confirm
+    Promote(Promote),
+    /// Say which bases have moved since bases.lock was written
+    Outdated(Outdated),
     /// Measure the pipeline: beside buildah, skopeo + umoci and docker on one registry, and over many images
     Bench(Bench),
     /// Format, lints, unit and integration tests, and the suite on a stand-in: what CI runs
@@ -217,6 +221,43 @@ pub enum Benchmark {
         /// The layout
         into: PathBuf,
     },
+}
+
+/// Arguments of `promote`.
+#[derive(Debug, Args)]
+pub struct Promote {
+    /// Images to promote, by their names in the promotion file; all of them where none is named
+    #[arg(value_name = "IMAGE")]
+    pub images: Vec<String>,
+    /// The promotion file [default: images/promotion.yaml of the repository]
+    #[arg(long, value_name = "FILE")]
+    pub file: Option<PathBuf>,
+    /// A record that proves images; repeatable. Images in none of them are proved by the record in the source repository
+    #[arg(long, value_name = "FILE")]
+    pub record: Vec<PathBuf>,
+    /// Do what the plan says
+    #[arg(long)]
+    pub confirm: bool,
+    /// Move floating tags that name another image
+    #[arg(long)]
+    pub move_floating: bool,
+    /// How registries are reached.
+    #[command(flatten)]
+    pub registries: Registries,
+}
+
+/// Arguments of `outdated`.
+#[derive(Debug, Args)]
+pub struct Outdated {
+    /// Rewrite bases.lock to what the registry has now
+    #[arg(long)]
+    pub update: bool,
+    /// Folder of the image definitions and the lock [default: images/ of the repository]
+    #[arg(long = "images", id = "definitions", value_name = "DIR")]
+    pub definitions: Option<PathBuf>,
+    /// How registries are reached.
+    #[command(flatten)]
+    pub registries: Registries,
 }
 
 /// Arguments of `build-init`.

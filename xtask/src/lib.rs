@@ -9,6 +9,7 @@ pub mod lock;
 pub mod plan;
 mod program;
 pub mod progress;
+pub mod promotion;
 pub mod record;
 pub mod registry;
 pub mod session;

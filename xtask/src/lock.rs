@@ -104,6 +104,11 @@ impl Lock {
         self.bases.get(&base.to_string())
     }
 
+    /// All entries, by the bases' full references.
+    pub fn entries(&self) -> Result<Vec<(Reference, LockedBase)>> {
+        self.bases.iter().map(|(name, locked)| Ok((Reference::parse(name)?, locked.clone()))).collect()
+    }
+
     /// Adds or completes an entry and writes the file anew, whole or not at all.
     pub fn insert(&mut self, base: &Reference, locked: LockedBase) -> Result<()> {
         self.bases.insert(base.to_string(), locked);

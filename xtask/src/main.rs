@@ -12,7 +12,7 @@ use xtask::args::Cli;
 use xtask::cmd::{self, Outcome};
 use xtask::plan::Facts;
 use xtask::progress::Progress;
-use xtask::session::Session;
+use xtask::session::{Session, complain};
 
 fn main() -> ExitCode {
     let cli = match Cli::try_parse() {
@@ -29,24 +29,10 @@ fn main() -> ExitCode {
         Ok(Outcome::ImageFailed) => ExitCode::from(1),
         Ok(Outcome::NotJudged) => ExitCode::from(2),
         Err(error) => {
-            say(&error);
+            complain(&error);
             ExitCode::from(2)
         }
     }
-}
-
-/// One line with the chain of causes, and below it what each of them advises.
-fn say(error: &anyhow::Error) {
-    let (mut chain, mut hints) = (Vec::new(), String::new());
-    for cause in error.chain() {
-        let text = cause.to_string();
-        let (said, advice) =
-            text.split_once("\nhint: ").map_or((text.as_str(), None), |(said, hint)| (said, Some(hint)));
-        let advice = advice.or_else(|| cause.downcast_ref::<oci::Error>().and_then(oci::Error::hint));
-        hints.extend(advice.map(|advice| format!("\nhint: {advice}")));
-        chain.push(said.to_owned());
-    }
-    eprintln!("error: {}{hints}", chain.join(": "));
 }
 
 fn session() -> Result<Session> {

@@ -159,6 +159,11 @@ impl ImageRecord {
         })
     }
 
+    /// Whether the suite was asked for any platform.
+    pub fn was_judged(&self) -> bool {
+        self.platforms.values().any(|platform| platform.verdict.is_some())
+    }
+
     /// The platforms' outcomes; none: the suite was not asked.
     pub fn outcomes(&self) -> impl Iterator<Item = Option<Outcome>> + Clone {
         self.platforms.values().map(|platform| platform.verdict.as_ref().map(|verdict| verdict.outcome))

@@ -26,3 +26,17 @@ pub fn print(data: &str) -> Result<()> {
         written => written.context("write to stdout"),
     }
 }
+
+/// Writes an error to stderr: one line with the chain of causes, and below it what each of them advises.
+pub fn complain(error: &anyhow::Error) {
+    let (mut chain, mut hints) = (Vec::new(), String::new());
+    for cause in error.chain() {
+        let text = cause.to_string();
+        let (said, advice) =
+            text.split_once("\nhint: ").map_or((text.as_str(), None), |(said, hint)| (said, Some(hint)));
+        let advice = advice.or_else(|| cause.downcast_ref::<oci::Error>().and_then(oci::Error::hint));
+        hints.extend(advice.map(|advice| format!("\nhint: {advice}")));
+        chain.push(said.to_owned());
+    }
+    eprintln!("error: {}{hints}", chain.join(": "));
+}

@@ -9,6 +9,7 @@ use oci::{Platform, Reference, Tagged};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::promotion::PROMOTION_FILE;
 use crate::shared::read_text;
 use crate::yaml;
 
@@ -218,7 +219,7 @@ fn each_once<T: Ord + std::fmt::Display>(key: &str, values: impl Iterator<Item =
     Ok(())
 }
 
-/// Reads every `*.yaml` of a folder, sorted by name. Error: the folder or a definition cannot be read, or none is there.
+/// Reads every `*.yaml` of a folder but the promotion file, sorted by name. Error: the folder or a definition cannot be read, or none is there.
 pub fn read_definitions(folder: &Path) -> Result<Vec<ImageSpec>> {
     ensure!(
         !folder.is_file(),
@@ -229,7 +230,8 @@ pub fn read_definitions(folder: &Path) -> Result<Vec<ImageSpec>> {
     let mut files = Vec::new();
     for entry in listing {
         let path = entry.with_context(|| format!("list {}", folder.display()))?.path();
-        if path.extension().is_some_and(|extension| extension == "yaml") {
+        let is_definition = path.extension().is_some_and(|extension| extension == "yaml");
+        if is_definition && path.file_name().is_some_and(|name| name != PROMOTION_FILE) {
             files.push(path);
         }
     }

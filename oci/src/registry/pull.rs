@@ -114,7 +114,7 @@ impl Client {
         attempt(home).await.map_err(|error| after_mirrors(error, failures))
     }
 
-    fn anywhere<T>(&self, repository: &Repository, attempt: &impl AsyncFn(&Url) -> Result<T>) -> Result<T> {
+    pub(super) fn anywhere<T>(&self, repository: &Repository, attempt: &impl AsyncFn(&Url) -> Result<T>) -> Result<T> {
         let endpoints = &self.transport.endpoints;
         let (home, mirrors) = (endpoints.home(repository)?, endpoints.mirrors(repository));
         self.wait(self.try_each(&home, &mirrors, attempt))

@@ -4,8 +4,8 @@
 
 use std::time::Duration;
 
-use reqwest::Method;
 use reqwest::header::{ACCEPT, CONTENT_TYPE, HeaderValue};
+use reqwest::{Method, Url};
 use tokio::time::Instant;
 
 use super::answer::Failure;
@@ -28,32 +28,35 @@ impl Client {
     /// # Errors
     /// The network errors; [`Error::DigestMismatch`] if it claims to have something else under a digest.
     pub fn head(&self, reference: &Reference) -> Result<Option<Descriptor>> {
-        let repository = reference.repository();
-        let found = self.at_home(repository, &async |base| {
-            let url = endpoint::join(base, &path(reference));
-            let access = Access::pull(base, repository);
-            let request = Request::new(Method::HEAD, &url, &access).header(ACCEPT, manifest_types());
-            let answer = self.transport.send(&request).await?;
-            if let Reference::Pinned(pinned) = reference {
-                answer.must_claim(pinned.digest)?;
-            }
-            let digest = match (answer.claimed_digest()?, reference) {
-                (None, Reference::Pinned(pinned)) => Some(pinned.digest),
-                (claimed, _) => claimed,
-            };
-            let media_type = answer.header(CONTENT_TYPE.as_str()).and_then(|value| value.split(';').next());
-            if let (Some(digest), Some(size), Some(media_type)) = (digest, answer.length(), media_type) {
-                return Ok(Descriptor::new(media_type.trim(), digest, size));
-            }
-            let expected = if let Reference::Pinned(pinned) = reference { Some(pinned.digest) } else { None };
-            let bytes = self.fetch_document(&url, &access, expected).await?;
-            Ok(crate::Document::parse(bytes)?.descriptor())
-        });
-        match found {
-            Ok(found) => Ok(Some(found)),
-            Err(Error::NotFound { .. }) => Ok(None),
-            Err(error) => Err(error),
+        found(self.at_home(reference.repository(), &async |base| self.ask_for_head(base, reference).await))
+    }
+
+    /// The same, asked where pulls are: of mirrors first.
+    ///
+    /// # Errors
+    /// As [`Self::head`].
+    pub fn look(&self, reference: &Reference) -> Result<Option<Descriptor>> {
+        found(self.anywhere(reference.repository(), &async |base| {
+            self.transport.persist(async || self.ask_for_head(base, reference).await).await
+        }))
+    }
+
+    async fn ask_for_head(&self, base: &Url, reference: &Reference) -> Result<Descriptor, Failure> {
+        let url = endpoint::join(base, &path(reference));
+        let access = Access::pull(base, reference.repository());
+        let request = Request::new(Method::HEAD, &url, &access).header(ACCEPT, manifest_types());
+        let answer = self.transport.send(&request).await?;
+        let expected = if let Reference::Pinned(pinned) = reference { Some(pinned.digest) } else { None };
+        if let Some(expected) = expected {
+            answer.must_claim(expected)?;
         }
+        let digest = answer.claimed_digest()?.or(expected);
+        let media_type = answer.header(CONTENT_TYPE.as_str()).and_then(|value| value.split(';').next());
+        if let (Some(digest), Some(size), Some(media_type)) = (digest, answer.length(), media_type) {
+            return Ok(Descriptor::new(media_type.trim(), digest, size));
+        }
+        let bytes = self.fetch_document(&url, &access, expected).await?;
+        Ok(crate::Document::parse(bytes)?.descriptor())
     }
 
     /// Puts a manifest or index under a tag or its digest: one PUT of these very bytes, whose digest is returned.
@@ -112,6 +115,15 @@ impl Client {
             })?;
             pause = pause.saturating_mul(2).min(TAG_PAUSE_MAX);
         }
+    }
+}
+
+/// That a registry has no such thing is an answer.
+fn found(asked: Result<Descriptor>) -> Result<Option<Descriptor>> {
+    match asked {
+        Ok(found) => Ok(Some(found)),
+        Err(Error::NotFound { .. }) => Ok(None),
+        Err(error) => Err(error),
     }
 }
 

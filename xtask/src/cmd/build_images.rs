@@ -20,7 +20,7 @@ use crate::spec::StandinSpec;
 use crate::stages::base::{self, FetchedBase, Source};
 use crate::stages::derived::DerivedImage;
 use crate::stages::init::StaticProgram;
-use crate::stages::publish::{Publisher, Tags};
+use crate::stages::publish::{Age, Publisher};
 use crate::stages::{archive, derive, gate, init, judge};
 use crate::tools;
 
@@ -56,7 +56,14 @@ pub(super) fn run(args: &BuildImages, session: &Session) -> Result<Outcome> {
     let mut record = Record::new(records);
     record.write(&plan.folders.out)?;
     if let (Some(push), Some(client)) = (&plan.push, &client) {
-        let publisher = Publisher::new(client, &push.repository, &plan.registries, push.allow.move_tags, session);
+        let publisher = Publisher::new(
+            client,
+            &push.repository,
+            &plan.registries,
+            push.allow.move_tags,
+            &plan.folders.cache,
+            session,
+        );
         let mut images = plan.images.iter().zip(&mut record.images);
         let done: Result<()> = images.try_for_each(|(image, record)| {
             let folder = plan.folders.layout(&image.spec.name);
@@ -139,19 +146,16 @@ fn publish(
         Source::Registry(repository) => Some(repository),
         Source::Standin { .. } => None,
     };
-    let name = &image.spec.name;
     // A layer that is not here is the base's, which the publisher fetches if it must.
-    let built =
-        DerivedImage::read(folder, record.digest, |_, _| true).with_context(|| format!("read {name} to publish it"))?;
-    record.published = Some(if push.by_digest {
-        publisher.leg(name, &built, &cleared, source)?
+    let built = DerivedImage::read(folder, record.digest, |_, _| true)
+        .with_context(|| format!("read {} to publish it", record.name))?;
+    if push.by_digest {
+        publisher.leg(record, &built, &cleared, source)
     } else {
         // What is carved is large: looking first is cheaper than sending it in vain.
-        let is_new = image.locked.is_none() && image.spec.carve.is_none();
-        let tags = Tags { names: &image.spec.tags, floating: image.spec.floating, is_new };
-        publisher.image(name, &built, &cleared, tags, source)?
-    });
-    Ok(())
+        let age = if image.locked.is_none() && image.spec.carve.is_none() { Age::New } else { Age::Unknown };
+        publisher.image(record, &built, &cleared, age, source)
+    }
 }
 
 type BaseKey<'a> = (String, StandinSpec, &'a [Platform]);

@@ -9,17 +9,18 @@ use oci::{Client, Descriptor, Platform, Reference, Repository};
 
 use super::Outcome;
 use crate::args;
-use crate::plan::out_folder;
-use crate::record::{ImageRecord, Publication, Record};
+use crate::plan::{cache, out_folder};
+use crate::record::{ImageRecord, Record};
 use crate::session::{Session, print};
-use crate::stages::publish::{Publisher, Tags};
+use crate::stages::publish::{Age, Publisher};
 use crate::stages::{derived, gate};
 
 /// Merges the legs and publishes the indexes; writes the merged record. Nothing is published before everything was checked.
 pub(super) fn run(args: &args::Merge, session: &Session) -> Result<Outcome> {
     let (mut images, repository) = merged(&args.records)?;
     let client = args.registries.client(session)?;
-    let publisher = Publisher::new(&client, &repository, &args.registries, args.allow.move_tags, session);
+    let cache = cache(&session.facts);
+    let publisher = Publisher::new(&client, &repository, &args.registries, args.allow.move_tags, &cache, session);
     let mut indexes = Vec::new();
     for image in &mut images {
         gate::clear(image, &args.allow)?;
@@ -27,8 +28,7 @@ pub(super) fn run(args: &args::Merge, session: &Session) -> Result<Outcome> {
         let index = derived::index(image.format, &children, (&image.base.name, image.base.digest))?;
         image.digest = index.digest();
         image.layout = None;
-        let pending =
-            publisher.pending(&index, Tags { names: &image.tags, floating: image.floating, is_new: false })?;
+        let pending = publisher.pending(image, &index, Age::Unknown)?;
         indexes.push((index, pending));
     }
     // What is published and cannot be recorded is lost: the place of the record comes first.
@@ -37,8 +37,7 @@ pub(super) fn run(args: &args::Merge, session: &Session) -> Result<Outcome> {
     let mut published = String::new();
     for (image, (index, pending)) in images.iter_mut().zip(&indexes) {
         let stage = session.progress.stage("merge", &image.name);
-        publisher.index(index, pending)?;
-        image.published = Some(Publication { repository: repository.to_string(), tags: image.tags.clone() });
+        publisher.index(image, index, pending)?;
         published.push_str(&format!("{repository}@{}\n", image.digest));
         let platforms: Vec<_> = image.platforms.keys().map(ToString::to_string).collect();
         let there = if pending.is_empty() { ", there already" } else { "" };

@@ -5,6 +5,8 @@ mod build_images;
 mod build_init;
 mod matrix;
 mod merge;
+mod outdated;
+mod promote;
 mod publish;
 mod setup;
 mod test;
@@ -35,6 +37,8 @@ pub fn run(command: &Command, session: &Session) -> Result<Outcome> {
         Command::Matrix(args) => matrix::run(args, session),
         Command::Merge(args) => merge::run(args, session),
         Command::Bench(args) => bench::run(args, session),
+        Command::Promote(args) => promote::run(args, session),
+        Command::Outdated(args) => outdated::run(args, session),
         Command::Test => test::run(session),
     }
 }

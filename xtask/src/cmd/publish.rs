@@ -6,12 +6,12 @@ use oci::Reference;
 
 use super::Outcome;
 use crate::args;
-use crate::plan::out_folder;
+use crate::plan::{cache, out_folder};
 use crate::record::{ImageRecord, Record, SourceRecord};
 use crate::session::{Session, print};
 use crate::stages::derived::DerivedImage;
 use crate::stages::gate;
-use crate::stages::publish::{Publisher, Tags};
+use crate::stages::publish::{Age, Publisher};
 
 /// Publishes the named images of the record; all are cleared before the first is sent. stdout names what is in the repository then.
 pub(super) fn run(args: &args::Publish, session: &Session) -> Result<Outcome> {
@@ -25,7 +25,8 @@ pub(super) fn run(args: &args::Publish, session: &Session) -> Result<Outcome> {
         }
     }
     let client = args.registries.client(session)?;
-    let publisher = Publisher::new(&client, &args.repository, &args.registries, args.allow.move_tags, session);
+    let cache = cache(&session.facts);
+    let publisher = Publisher::new(&client, &args.repository, &args.registries, args.allow.move_tags, &cache, session);
     let wanted = |image: &ImageRecord| args.images.is_empty() || args.images.contains(&image.name);
     let mut cleared = Vec::new();
     for image in record.images.iter_mut().filter(|image| wanted(image)) {
@@ -42,8 +43,7 @@ pub(super) fn run(args: &args::Publish, session: &Session) -> Result<Outcome> {
             SourceRecord::Registry => Some(Reference::parse(&image.base.name)?.repository().clone()),
             SourceRecord::Standin => None,
         };
-        let tags = Tags { names: &image.tags, floating: image.floating, is_new: false };
-        image.published = Some(publisher.image(&image.name, &derived, &pass, tags, base.as_ref())?);
+        publisher.image(image, &derived, &pass, Age::Unknown, base.as_ref())?;
         published.push_str(&format!("{}@{}\n", args.repository, image.digest));
         Ok(())
     });

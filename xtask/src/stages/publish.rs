@@ -2,6 +2,7 @@
 //! back. What is in the registry is not sent; what is cleared is what is sent, byte for byte.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
@@ -9,10 +10,11 @@ use oci::{Client, Descriptor, Digest, Family, Index, Layout, Reference, Reposito
 
 use super::base::Image;
 use super::derived::DerivedImage;
+use super::evidence;
 use super::gate::Cleared;
 use crate::args::Registries;
 use crate::progress::Stage;
-use crate::record::Publication;
+use crate::record::{ImageRecord, Publication};
 use crate::session::Session;
 
 /// How long a registry may take until it answers the new digest to a tag.
@@ -27,18 +29,17 @@ pub struct Publisher<'a> {
     to: &'a Repository,
     registries: &'a Registries,
     move_tags: bool,
+    cache: &'a Path,
     session: &'a Session,
 }
 
-/// What an image's tags are, and whether they may move.
-#[derive(Debug, Clone, Copy)]
-pub struct Tags<'a> {
-    /// The tags.
-    pub names: &'a [String],
-    /// They move to each new image.
-    pub floating: bool,
-    /// The image is made of a base that was resolved in this very run: no tag is expected to name it yet.
-    pub is_new: bool,
+/// What is known of an image before a registry is asked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Age {
+    /// It may have been published before, from here or from elsewhere.
+    Unknown,
+    /// It is made of a base that was resolved in this very run: no tag is expected to name it yet.
+    New,
 }
 
 impl<'a> Publisher<'a> {
@@ -48,49 +49,49 @@ impl<'a> Publisher<'a> {
         to: &'a Repository,
         registries: &'a Registries,
         move_tags: bool,
+        cache: &'a Path,
         session: &'a Session,
     ) -> Self {
-        Self { client, to, registries, move_tags, session }
+        Self { client, to, registries, move_tags, cache, session }
     }
 
-    /// Publishes an image under its tags. `base` is where its base was pulled from. Error: the image is not the one that was cleared; a
-    /// tag names another image and must not move; the registry's.
+    /// Publishes an image under its tags, and says so in its record. `base` is where its base was pulled from. Error: the image is not the
+    /// one that was cleared; a tag names another image and must not move; the registry's.
     pub fn image(
         &self,
-        name: &str,
+        record: &mut ImageRecord,
         image: &DerivedImage,
         cleared: &Cleared,
-        tags: Tags<'_>,
+        age: Age,
         base: Option<&Repository>,
-    ) -> Result<Publication> {
-        check(name, image, cleared)?;
-        let stage = self.session.progress.stage("publish", name);
-        let pending = self.pending(&image.index, tags)?;
-        if pending.is_empty() {
-            stage.done(format!("{}: there already", self.to));
-        } else {
+    ) -> Result<()> {
+        check(&record.name, image, cleared)?;
+        let stage = self.session.progress.stage("publish", &record.name);
+        let pending = self.pending(record, &image.index, age)?;
+        if !pending.is_empty() {
             let sending = Sending { publisher: self, image, base, stage: &stage };
             sending.blobs()?;
             for child in image.platforms.values() {
                 let to = Reference::Pinned(self.to.pinned(child.manifest.digest()));
                 sending.manifest(&to, child)?;
             }
-            self.index(&image.index, &pending)?;
-            stage.done(format!("{}:{}", self.to, tags.names.join(", ")));
         }
-        Ok(Publication { repository: self.to.to_string(), tags: tags.names.to_vec() })
+        self.index(record, &image.index, &pending)?;
+        let there = if pending.is_empty() { ", there already" } else { "" };
+        stage.done(format!("{}:{}{there}", self.to, record.tags.join(", ")));
+        Ok(())
     }
 
     /// Publishes the manifests alone, each under a tag of its own that keeps it from being collected until an index names it.
     pub fn leg(
         &self,
-        name: &str,
+        record: &mut ImageRecord,
         image: &DerivedImage,
         cleared: &Cleared,
         base: Option<&Repository>,
-    ) -> Result<Publication> {
-        check(name, image, cleared)?;
-        let stage = self.session.progress.stage("publish", name);
+    ) -> Result<()> {
+        check(&record.name, image, cleared)?;
+        let stage = self.session.progress.stage("publish", &record.name);
         let sending = Sending { publisher: self, image, base, stage: &stage };
         let mut tags = Vec::new();
         let mut pending = Vec::new();
@@ -111,11 +112,19 @@ impl<'a> Publisher<'a> {
             self.client.await_tag(&tagged, &child.manifest.digest(), TAG_TIMEOUT)?;
         }
         stage.done(format!("{}:{}", self.to, tags.join(", ")));
-        Ok(Publication { repository: self.to.to_string(), tags })
+        record.published = Some(Publication { repository: self.to.to_string(), tags });
+        Ok(())
     }
 
-    /// Publishes an index whose children are in the repository, under tags of which [`Self::pending`] told.
-    pub fn index(&self, index: &Index, tags: &[Tagged]) -> Result<()> {
+    /// Publishes an index whose children are in the repository, under tags of which [`Self::pending`] told; before them its record, so that
+    /// what a tag names can be proved.
+    pub fn index(&self, record: &mut ImageRecord, index: &Index, tags: &[Tagged]) -> Result<()> {
+        record.published = Some(Publication { repository: self.to.to_string(), tags: record.tags.clone() });
+        if !tags.is_empty() && record.was_judged() {
+            let layout = Layout::open_or_create(&self.cache.join("records"))?;
+            evidence::put(record, &index.descriptor(), self.to, &layout, self.client)
+                .with_context(|| format!("publish the record of {}", record.name))?;
+        }
         for tagged in tags {
             self.client
                 .put_manifest(&Reference::Tagged(tagged.clone()), index.media_type(), index.bytes())
@@ -130,12 +139,12 @@ impl<'a> Publisher<'a> {
 
     /// The tags that do not name this index yet, by one request each; a floating tag is not asked for by a new image. Error: one names
     /// another index and must not move.
-    pub fn pending(&self, index: &Index, tags: Tags<'_>) -> Result<Vec<Tagged>> {
-        let may_move = tags.floating || self.move_tags;
+    pub fn pending(&self, record: &ImageRecord, index: &Index, age: Age) -> Result<Vec<Tagged>> {
+        let may_move = record.floating || self.move_tags;
         let mut pending = Vec::new();
-        for tag in tags.names {
+        for tag in &record.tags {
             let tagged = self.to.tagged(tag)?;
-            if may_move && tags.is_new {
+            if may_move && age == Age::New {
                 pending.push(tagged);
                 continue;
             }

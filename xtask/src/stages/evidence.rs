@@ -1,0 +1,56 @@
+//! Evidence: the record of an image, kept beside the image in its repository. It is a manifest of its own that speaks of the image's index
+//! (image-spec `manifest.md`, property `subject`), under a tag by which it is found on registries that list no referrers too.
+
+use std::path::Path;
+
+use anyhow::{Context, Result, ensure};
+use oci::{Client, Descriptor, Digest, Document, Error, Family, Layout, Manifest, Reference, Repository, Silent};
+
+use crate::record::{ImageRecord, Record};
+
+/// The media type of a record, and so of its manifest.
+const RECORD_TYPE: &str = "application/vnd.dind-init.record.v1+json";
+/// How many digits of the index's digest name its record.
+const RECORD_DIGITS: usize = 12;
+/// More than this is no record.
+const RECORD_BYTES_MAX: u64 = 16 * 1024 * 1024;
+
+/// Puts an image's record beside the image: three requests. `index` names the image's index in the repository.
+pub fn put(image: &ImageRecord, index: &Descriptor, to: &Repository, layout: &Layout, client: &Client) -> Result<()> {
+    let record = Record::new(vec![image.clone()]).json()?;
+    let blob = layout.put(RECORD_TYPE, record.as_bytes())?;
+    client.push_blob(to, &blob, layout, &Silent)?;
+    let mut edit = Manifest::new(Family::Oci, &blob, &[]).edit();
+    let manifest = edit.subject(index).finish();
+    let tagged = to.tagged(&tag(&index.digest))?;
+    client.put_manifest(&Reference::Tagged(tagged), manifest.media_type(), manifest.bytes())?;
+    Ok(())
+}
+
+/// The record of the image with this index; none: nobody put one. `cache` is a folder for the download. Error: what is found under the
+/// tag is no record, or of another image.
+pub fn get(index: &Digest, from: &Repository, cache: &Path, client: &Client) -> Result<Option<ImageRecord>> {
+    let tagged = from.tagged(&tag(index))?;
+    let document = match client.resolve(&tagged) {
+        Err(Error::NotFound { .. }) => return Ok(None),
+        found => found?,
+    };
+    let blob = match &document {
+        Document::Manifest(manifest) if manifest.config().media_type == RECORD_TYPE => manifest.config(),
+        _ => anyhow::bail!("read {tagged}: expected a record ({RECORD_TYPE}), found something else"),
+    };
+    ensure!(
+        blob.size <= RECORD_BYTES_MAX,
+        "read {tagged}: expected a record of at most {RECORD_BYTES_MAX} bytes, found {}",
+        blob.size
+    );
+    let layout = Layout::open_or_create(cache)?;
+    client.blob(from, blob, &layout, &Silent)?;
+    let record = Record::read(&layout.blob_path(&blob.digest)).with_context(|| format!("read {tagged}"))?;
+    let image = record.images.into_iter().find(|image| image.digest == *index);
+    Ok(Some(image.with_context(|| format!("read {tagged}: expected the record of {index}, found another image's"))?))
+}
+
+fn tag(index: &Digest) -> String {
+    format!("record-{:.RECORD_DIGITS$}", index.hex())
+}
