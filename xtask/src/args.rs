@@ -38,6 +38,8 @@ pub enum Command {
     Promote(Promote),
     /// Say which bases have moved since bases.lock was written
     Outdated(Outdated),
+    /// Write the table of promoted images into README.md, and their records beside the definitions
+    Digests(Digests),
     /// Measure the pipeline: beside buildah, skopeo + umoci and docker on one registry, and over many images
     Bench(Bench),
     /// Format, lints, unit and integration tests, and the suite on a stand-in: what CI runs
@@ -244,6 +246,17 @@ pub struct Promote {
     /// How registries are reached.
     #[command(flatten)]
     pub registries: Registries,
+}
+
+/// Arguments of `digests`.
+#[derive(Debug, Args)]
+pub struct Digests {
+    /// A record that has images which were promoted since; repeatable
+    #[arg(long, value_name = "FILE")]
+    pub record: Vec<PathBuf>,
+    /// Write nothing; fail if something would change
+    #[arg(long)]
+    pub check: bool,
 }
 
 /// Arguments of `outdated`.

@@ -4,6 +4,7 @@ mod apt;
 pub mod args;
 pub mod bench;
 pub mod cmd;
+pub mod digests;
 pub mod elf;
 pub mod lock;
 pub mod plan;

@@ -57,6 +57,9 @@ pub struct ImageRecord {
     /// The index in the layout, where it is another one: the OCI twin of an image of Docker's types.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub layout: Option<Digest>,
+    /// When it says that it was made: SOURCE_DATE_EPOCH, or its base's time.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub created: String,
     /// What it was derived from.
     pub base: BaseRecord,
     /// The platforms that were built.
@@ -207,6 +210,11 @@ impl ImageRecord {
             digest: derived.index.digest(),
             format: derived.index.family(),
             layout: Some(derived.local.digest).filter(|local| *local != derived.index.digest()),
+            created: derived
+                .platforms
+                .values()
+                .find_map(|image| image.config.created())
+                .map_or_else(String::new, |time| time.to_string()),
             base: BaseRecord {
                 name: base.name.clone(),
                 digest: base.digest,

@@ -1,0 +1,97 @@
+//! The table of promoted images: made of the promotion file and the records, put into README.md between two marks. Never typed, and
+//! never a network away: the records of what was promoted lie beside the definitions.
+
+use std::fmt::Write as _;
+
+use anyhow::{Context, Result, ensure};
+
+use crate::progress::size;
+use crate::promotion::Promotion;
+use crate::record::{ImageRecord, Record};
+
+/// The records of promoted images, in the folder of the image definitions.
+pub const DIGESTS_FILE: &str = "digests.json";
+
+const BEGIN: &str = "<!-- digests: written by `cargo xtask digests` -->\n";
+const END: &str = "<!-- end of digests -->\n";
+
+/// The records of the promoted images, in the promotion file's order. Error: an image's record is in none of them.
+pub fn promoted(promotion: &Promotion, records: &[ImageRecord]) -> Result<Record> {
+    let find = |(name, image): (&String, &crate::promotion::PromotedImage)| {
+        let record = records.iter().find(|record| record.name == *name && record.digest == image.digest);
+        record.cloned().with_context(|| {
+            format!(
+                "find the record of {name} {}: it is in none of the files\nhint: name the one that has it by --record FILE",
+                image.digest
+            )
+        })
+    };
+    Ok(Record::new(promotion.images.iter().map(find).collect::<Result<_>>()?))
+}
+
+/// The table in Markdown: one line for each tag.
+pub fn table(promotion: &Promotion, record: &Record) -> String {
+    if record.images.is_empty() {
+        return "No image has been promoted yet.\n".to_owned();
+    }
+    let mut text = "| image | tag | class | Docker | base | platforms | size | digest | date |\n|---|---|---|---|---|---|---|---|---|\n".to_owned();
+    for image in &record.images {
+        for (tag, class) in promotion.images.get(&image.name).into_iter().flat_map(|promoted| &promoted.tags) {
+            let platforms: Vec<_> = image.platforms.keys().map(ToString::to_string).collect();
+            let bytes = image.platforms.values().map(|platform| platform.size).max().unwrap_or_default();
+            // Writing to a string cannot fail.
+            let _ = writeln!(
+                text,
+                "| {} | `{}:{tag}` | {class} | {} | {} | {} | {} | `{}` | {} |",
+                image.name,
+                promotion.target,
+                version(image),
+                image.base.name,
+                platforms.join(", "),
+                size(bytes),
+                image.digest,
+                image.created.get(..10).unwrap_or("-"),
+            );
+        }
+    }
+    text
+}
+
+/// The daemon's version, as the suite found it.
+fn version(image: &ImageRecord) -> &str {
+    let versions =
+        image.platforms.values().filter_map(|platform| platform.verdict.as_ref()).map(|verdict| &verdict.versions);
+    versions
+        .into_iter()
+        .find_map(|versions| versions.get("dockerd").or(versions.get("containerd")))
+        .map_or("-", String::as_str)
+}
+
+/// `page` with `table` between its marks. Error: the marks are not there, once each and in order.
+pub fn insert(page: &str, table: &str) -> Result<String> {
+    let once = |mark: &str| page.matches(mark).count() == 1;
+    ensure!(
+        once(BEGIN) && once(END),
+        "find the table of digests: expected `{}` and `{}` once each",
+        BEGIN.trim(),
+        END.trim()
+    );
+    let (before, rest) = page.split_once(BEGIN).context("find the beginning of the table of digests")?;
+    let (_, after) =
+        rest.split_once(END).context("find the end of the table of digests: it stands before its beginning")?;
+    Ok(format!("{before}{BEGIN}{table}{END}{after}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_table_stands_between_its_marks() {
+        let page = format!("before\n{BEGIN}old\n{END}after\n");
+        assert_eq!(insert(&page, "new\n").expect("insert"), format!("before\n{BEGIN}new\n{END}after\n"));
+        for bad in [String::new(), BEGIN.to_owned(), format!("{END}{BEGIN}"), format!("{page}{page}")] {
+            insert(&bad, "new\n").expect_err("the marks are odd");
+        }
+    }
+}
