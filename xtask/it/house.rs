@@ -21,7 +21,8 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("house::files_fit_their_limit", lengths),
         trial("house::unsafe_stands_in_init_only", unsafe_places),
         trial("house::versions_stand_in_one_place", versions),
-        trial("house::the_schema_is_fresh", schema),
+        trial("house::the_schemas_are_fresh", schema),
+        trial("house::the_table_of_digests_is_fresh", digests),
         trial("house::ci_has_no_logic", ci),
         trial("house::every_fault_has_a_test_or_a_reason", faults),
     ]
@@ -109,7 +110,15 @@ fn versions() -> Result<(), Failed> {
 fn schema() -> Result<(), Failed> {
     let path = repository().join("images/schema.json");
     expect_test::expect_file![path].assert_eq(&xtask::spec::json_schema()?);
+    let path = repository().join("images/promotion.schema.json");
+    expect_test::expect_file![path].assert_eq(&xtask::promotion::json_schema()?);
     Ok(())
+}
+
+/// README.md's table is what the promotion file and the records beside it say.
+fn digests() -> Result<(), Failed> {
+    let output = crate::support::xtask(["digests", "--check"])?;
+    ensure(output.status.success(), crate::support::said(&output))
 }
 
 fn ci() -> Result<(), Failed> {
