@@ -1,12 +1,14 @@
 //! A container of the stand-in for trials that need a real dockerd or containerd. Never judges an image.
 
-use std::path::PathBuf;
+use std::fs;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use libtest_mimic::Failed;
 use oci::Layout;
 use suite::engine::{Input, Launch};
 use suite::{Container, Engine, Namespaces, RunConfig, Subject};
+use xtask::bench::{configuration, read_only};
 
 use crate::support::{ensure, repository, standin};
 
@@ -43,6 +45,31 @@ impl<'a> Host<'a> {
             pids_max: None,
         };
         Ok(Self { container: engine.start(&launch)? })
+    }
+
+    /// Starts a dockerd in it that publishes to nobody, and beside it, on port 5000, a registry of what lies in `storage`. `folder` is the
+    /// trial's, for a configuration.
+    pub(crate) fn with_registry(engine: &'a Namespaces, folder: &Path, storage: &Path) -> Result<Self, Failed> {
+        let config = folder.join("inner.yml");
+        fs::write(&config, read_only(&configuration("127.0.0.1:5000", Path::new("/mnt/registry"))))?;
+        let program = xtask::tools::require("docker-registry").map_err(|error| format!("{error:#}"))?;
+        let files = vec![
+            (program, "/mnt/docker-registry".into()),
+            (config, "/mnt/registry.yml".into()),
+            (storage.to_owned(), "/mnt/registry".into()),
+        ];
+        let argv = [
+            "dockerd",
+            "--host=unix:///var/run/docker.sock",
+            "--iptables=false",
+            "--bridge=none",
+            "--storage-driver=overlay2",
+        ];
+        let host = Self::start(engine, &argv, files)?;
+        host.wait_until(&["docker", "version"])?;
+        host.exec(&["sh", "-c", "/mnt/docker-registry serve /mnt/registry.yml >/tmp/registry.log 2>&1 &"])?;
+        host.wait_until(&["wget", "-q", "-O", "/dev/null", "http://127.0.0.1:5000/v2/"])?;
+        Ok(host)
     }
 
     /// Runs a command in it and returns what it printed. Error: it failed.

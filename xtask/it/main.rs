@@ -3,6 +3,7 @@
 
 mod archive;
 mod bases;
+mod chain;
 mod cli;
 mod healing;
 mod host;
@@ -34,6 +35,7 @@ fn main() {
         pipeline::trials(),
         publish::trials(),
         promote::trials(),
+        chain::trials(),
         readers::trials(),
         archive::trials(),
         bases::trials(),

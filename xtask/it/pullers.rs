@@ -11,7 +11,7 @@ use std::sync::OnceLock;
 use libtest_mimic::{Failed, Trial};
 use oci::{Client, Descriptor, Digest, Document, Family, Index, Layout, Manifest, Options, Reference, Repository};
 use serde_json::Value;
-use xtask::bench::{Registry, configuration, read_only};
+use xtask::bench::{Registry, read_only};
 
 use crate::host::Host;
 use crate::shop::{digest_of, done};
@@ -222,24 +222,7 @@ fn stored(program: &str) -> Result<(), Failed> {
 fn daemons() -> Result<(), Failed> {
     let engine = crate::support::engine()?;
     let market = Market::open()?;
-    let config = market.path("inner.yml");
-    fs::write(&config, read_only(&configuration("127.0.0.1:5000", Path::new("/mnt/registry"))))?;
-    let files = vec![
-        (xtask::tools::require("docker-registry")?, "/mnt/docker-registry".into()),
-        (config, "/mnt/registry.yml".into()),
-        (market.stock.storage.clone(), "/mnt/registry".into()),
-    ];
-    let argv = [
-        "dockerd",
-        "--host=unix:///var/run/docker.sock",
-        "--iptables=false",
-        "--bridge=none",
-        "--storage-driver=overlay2",
-    ];
-    let host = Host::start(&engine, &argv, files)?;
-    host.wait_until(&["docker", "version"])?;
-    host.exec(&["sh", "-c", "/mnt/docker-registry serve /mnt/registry.yml >/tmp/registry.log 2>&1 &"])?;
-    host.wait_until(&["wget", "-q", "-O", "/dev/null", "http://127.0.0.1:5000/v2/"])?;
+    let host = Host::with_registry(&engine, market.folder.path(), &market.stock.storage)?;
     for (name, _) in FAMILIES {
         containerd(&host, name, &market.index(name))?;
         dockerd(&host, name, &market.index(name))?;
