@@ -84,7 +84,59 @@ pub fn insert(page: &str, table: &str) -> Result<String> {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
+
+    fn digest() -> oci::Digest {
+        oci::Digest::of(b"an index")
+    }
+
+    fn promotion(digest: oci::Digest) -> Promotion {
+        serde_json::from_value(json!({
+            "source": "r.example/staging",
+            "target": "r.example/dind",
+            "images": { "dind": { "digest": digest, "tags": { "20-dind": "floating", "20.10.24-1": "immutable" } } }
+        }))
+        .expect("a promotion")
+    }
+
+    fn record() -> ImageRecord {
+        let (digest, init) = (digest(), json!({ "sha256": "00", "size": 20_000 }));
+        serde_json::from_value(json!({
+            "name": "dind", "tags": ["20-dind"], "digest": digest, "format": "oci", "created": "2023-01-17T00:00:00Z",
+            "base": { "name": "docker.io/library/docker:20-dind", "digest": digest, "source": "registry" },
+            "platforms": { "linux/amd64": {
+                "digest": digest, "config": digest, "size": 109_800_000, "base": digest, "init": init,
+                "verdict": {
+                    "image": "dind", "digest": digest, "kind": "dockerd", "selection": "full", "outcome": "passed", "rows": [],
+                    "versions": { "dockerd": "20.10.23", "containerd": "1.6.15" },
+                    "place": { "engine": "namespaces", "kernel": "6.18", "cgroup": "v1" }
+                }
+            } }
+        }))
+        .expect("a record")
+    }
+
+    #[test]
+    fn a_line_for_each_tag_is_made_of_the_record() {
+        let promotion = promotion(digest());
+        let record = promoted(&promotion, &[record()]).expect("the record is there");
+        expect_test::expect![[r#"
+            | image | tag | class | Docker | base | platforms | size | digest | date |
+            |---|---|---|---|---|---|---|---|---|
+            | dind | `r.example/dind:20-dind` | floating | 20.10.23 | docker.io/library/docker:20-dind | linux/amd64 | 109.8 MB | `sha256:13f28396e236ef752a2f8e7911c5ecc6750e3c9b96114475b260cc73cdd06d3a` | 2023-01-17 |
+            | dind | `r.example/dind:20.10.24-1` | immutable | 20.10.23 | docker.io/library/docker:20-dind | linux/amd64 | 109.8 MB | `sha256:13f28396e236ef752a2f8e7911c5ecc6750e3c9b96114475b260cc73cdd06d3a` | 2023-01-17 |
+        "#]]
+        .assert_eq(&table(&promotion, &record));
+    }
+
+    #[test]
+    fn an_image_without_its_record_is_named() {
+        let other = promotion(oci::Digest::of(b"another index"));
+        let error = promoted(&other, &[record()]).expect_err("there is no record of it").to_string();
+        assert!(error.contains("dind sha256:") && error.contains("--record FILE"), "{error}");
+    }
 
     #[test]
     fn a_table_stands_between_its_marks() {
