@@ -70,7 +70,10 @@ pub(crate) fn xtask<I: AsRef<std::ffi::OsStr>>(arguments: impl IntoIterator<Item
 /// The built command line, to be started by the trial.
 pub(crate) fn command<I: AsRef<std::ffi::OsStr>>(arguments: impl IntoIterator<Item = I>) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_xtask"));
-    command.args(arguments).current_dir(repository()).env_remove("SOURCE_DATE_EPOCH");
+    command.args(arguments).current_dir(repository());
+    for variable in ["SOURCE_DATE_EPOCH", "XTASK_IMAGES", "XTASK_MIRROR"] {
+        command.env_remove(variable);
+    }
     command
 }
 

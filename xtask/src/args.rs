@@ -122,6 +122,28 @@ pub struct Registries {
     pub ca: Vec<PathBuf>,
 }
 
+impl Command {
+    /// How registries are reached, of a command that reaches any.
+    pub fn registries(&mut self) -> Option<&mut Registries> {
+        match self {
+            Self::BuildImages(args) => Some(&mut args.registries),
+            Self::Publish(args) => Some(&mut args.registries),
+            Self::Merge(args) => Some(&mut args.registries),
+            Self::Promote(args) => Some(&mut args.registries),
+            Self::Outdated(args) => Some(&mut args.registries),
+            _ => None,
+        }
+    }
+}
+
+impl Registries {
+    /// Adds mirrors behind those that are there, as `--mirror` would; `text` holds any number of HOST=URL between blanks. Error: one is none.
+    pub fn add_mirrors(&mut self, text: &str) -> Result<(), String> {
+        self.mirror.extend(text.split_whitespace().map(mirror).collect::<Result<Vec<_>, _>>()?);
+        Ok(())
+    }
+}
+
 /// What may be published beside images that passed on every platform, under tags that name nothing else.
 #[derive(Debug, Clone, Copy, Default, Args, Serialize)]
 pub struct Allow {
@@ -168,6 +190,9 @@ pub struct Matrix {
     /// Images to build, by the names in the image definitions; all of them where none is named
     #[arg(value_name = "IMAGE")]
     pub images: Vec<String>,
+    /// Print NAME=JSON, as the file in GITHUB_OUTPUT takes it
+    #[arg(long, value_name = "NAME")]
+    pub output: Option<String>,
     /// Folder of the image definitions [default: images/ of the repository]
     #[arg(long = "images", id = "definitions", value_name = "DIR")]
     pub definitions: Option<PathBuf>,
@@ -191,6 +216,9 @@ pub struct Merge {
     /// Print the record as JSON on stdout instead of one line per image
     #[arg(long)]
     pub json: bool,
+    /// Print the record's table instead, as GITHUB_STEP_SUMMARY takes it
+    #[arg(long, conflicts_with = "json")]
+    pub markdown: bool,
 }
 
 /// Arguments of `bench`.

@@ -5,17 +5,17 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, anyhow};
 use clap::Parser;
 use clap::error::ErrorKind;
-use xtask::args::Cli;
+use xtask::args::{Cli, Command};
 use xtask::cmd::{self, Outcome};
 use xtask::plan::Facts;
 use xtask::progress::Progress;
 use xtask::session::{Session, complain};
 
 fn main() -> ExitCode {
-    let cli = match Cli::try_parse() {
+    let mut cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => {
             // Nobody reads a usage text that cannot be written.
@@ -24,7 +24,7 @@ fn main() -> ExitCode {
             return ExitCode::from(if asked { 0 } else { 2 });
         }
     };
-    match session().and_then(|session| cmd::run(&cli.command, &session)) {
+    match add_mirrors(&mut cli.command).and_then(|()| session()).and_then(|session| cmd::run(&cli.command, &session)) {
         Ok(Outcome::Done) => ExitCode::SUCCESS,
         Ok(Outcome::ImageFailed) => ExitCode::from(1),
         Ok(Outcome::NotJudged) => ExitCode::from(2),
@@ -46,14 +46,31 @@ fn session() -> Result<Session> {
     let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR"))
         .parent()
         .context("find the repository: xtask has no parent folder")?;
+    let cwd = std::env::current_dir().context("read the working directory")?;
     let facts = Facts {
         root: root.to_owned(),
-        cwd: std::env::current_dir().context("read the working directory")?,
+        definitions: variable("XTASK_IMAGES").map_or_else(|| root.join("images"), |folder| cwd.join(folder)),
+        cwd,
         host: oci::Platform::host(),
         source_date_epoch: std::env::var("SOURCE_DATE_EPOCH").ok(),
         docker_config: docker_config(),
     };
     Ok(Session { facts, progress: Progress::stderr(), interrupt: interrupt.into() })
+}
+
+/// XTASK_MIRROR holds what `--mirror` takes, for places where the command line is written once for all machines.
+fn add_mirrors(command: &mut Command) -> Result<()> {
+    if let (Some(registries), Some(mirrors)) = (command.registries(), variable("XTASK_MIRROR")) {
+        registries
+            .add_mirrors(&mirrors)
+            .map_err(|expected| anyhow!("read XTASK_MIRROR: {expected}, found `{mirrors}`"))?;
+    }
+    Ok(())
+}
+
+/// A variable of the environment; one that is empty was not set.
+fn variable(name: &str) -> Option<String> {
+    std::env::var(name).ok().filter(|value| !value.is_empty())
 }
 
 /// Where Docker keeps who we are (docker(1), "Configuration files").

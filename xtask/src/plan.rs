@@ -19,6 +19,8 @@ pub struct Facts {
     pub root: PathBuf,
     /// The folder that relative paths on the command line start from.
     pub cwd: PathBuf,
+    /// The image definitions, where the command line names no other folder.
+    pub definitions: PathBuf,
     /// The platform that this machine runs.
     pub host: Platform,
     /// SOURCE_DATE_EPOCH as it was found in the environment.
@@ -195,9 +197,9 @@ pub fn cache(facts: &Facts) -> PathBuf {
     facts.root.join("target/cache")
 }
 
-/// `--images`, or the repository's definitions.
+/// `--images`, or its default.
 pub fn definitions_folder(given: Option<&Path>, facts: &Facts) -> PathBuf {
-    given.map_or_else(|| facts.root.join("images"), |folder| facts.cwd.join(folder))
+    given.map_or_else(|| facts.definitions.clone(), |folder| facts.cwd.join(folder))
 }
 
 /// `--out`, or its default.

@@ -15,7 +15,8 @@ use crate::spec::read_definitions;
 const RUNNERS: [(&str, &str); 2] = [("linux/amd64", "ubuntu-24.04"), ("linux/arm64", "ubuntu-24.04-arm")];
 
 /// Prints `{"include":[{"platform":…,"runner":…,"images":…,"leg":…}]}` on one line, as GitHub's `strategy.matrix` takes it; `images` are
-/// the names to build there, and `leg` is the platform as a file's name. Error: no runner is known for a platform.
+/// the names to build there, and `leg` is the platform as a file's name. `--output NAME`: the same as `NAME={…}`. Error: no runner is known
+/// for a platform.
 pub(super) fn run(args: &args::Matrix, session: &Session) -> Result<Outcome> {
     let specs = read_definitions(&definitions_folder(args.definitions.as_deref(), &session.facts))?;
     let mut legs: BTreeMap<_, BTreeSet<_>> = BTreeMap::new();
@@ -39,6 +40,7 @@ pub(super) fn run(args: &args::Matrix, session: &Session) -> Result<Outcome> {
             "leg": platform.to_string().replace('/', "-"),
         }));
     }
-    print(&format!("{}\n", json!({ "include": include })))?;
+    let name = args.output.as_ref().map(|name| format!("{name}=")).unwrap_or_default();
+    print(&format!("{name}{}\n", json!({ "include": include })))?;
     Ok(Outcome::Done)
 }

@@ -45,7 +45,11 @@ pub(super) fn run(args: &args::Merge, session: &Session) -> Result<Outcome> {
     }
     let record = Record::new(images);
     record.write(&out)?;
-    print(&if args.json { record.json()? } else { published })?;
+    print(&match (args.json, args.markdown) {
+        (true, _) => record.json()?,
+        (_, true) => record.markdown(),
+        _ => published,
+    })?;
     Ok(Outcome::Done)
 }
 
