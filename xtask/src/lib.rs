@@ -6,6 +6,7 @@ pub mod bench;
 pub mod cmd;
 pub mod digests;
 pub mod elf;
+pub mod linters;
 pub mod lock;
 pub mod plan;
 mod program;

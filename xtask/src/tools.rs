@@ -34,6 +34,7 @@ const TOOLS: &[Tool] = &[
     Tool { file: "buildah", package: "buildah", why: "tests: a reader of registries" },
     Tool { file: "podman", package: "podman", why: "tests: a reader of registries" },
     Tool { file: "openssl", package: "openssl", why: "tests: a token server that signs, and certificates" },
+    Tool { file: "pip3", package: "python3-pip", why: "tests: the linters of the workflows" },
     Tool { file: "docker-registry", package: "docker-registry", why: "tests: a real registry" },
 ];
 

@@ -5,6 +5,7 @@ use oci::Layout;
 use xshell::{Cmd, Shell, cmd};
 
 use super::Outcome;
+use crate::linters::Linters;
 use crate::plan::cache;
 use crate::session::Session;
 use crate::spec::Suite;
@@ -42,6 +43,7 @@ pub(super) fn run(session: &Session) -> Result<Outcome> {
     run_cargo(cmd!(shell, "cargo fmt --all --check")).context("check the format")?;
     run_cargo(cmd!(shell, "cargo clippy --quiet --workspace --all-targets -- --deny warnings"))
         .context("check the lints")?;
+    Linters::find(&session.facts.root)?.check(&session.facts.root, &session.interrupt)?;
 
     let built = init::stage(&session.facts.host, session)?;
     let foreign = init::stage(&"linux/arm64".parse()?, session)?;
