@@ -20,10 +20,12 @@ mod readers;
 mod refusals;
 mod registry;
 mod scale;
+mod service;
 mod shop;
 mod support;
 mod tripwire;
 mod workbench;
+mod workflows;
 
 use libtest_mimic::Arguments;
 
@@ -45,6 +47,7 @@ fn main() {
         killed::trials(),
         interrupt::trials(),
         healing::trials(),
+        workflows::trials(),
         scale::trials(),
     ];
     let trials = trials.into_iter().flatten().collect();
