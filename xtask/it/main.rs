@@ -14,6 +14,7 @@ mod legs;
 mod pipeline;
 mod promote;
 mod publish;
+mod pulled;
 mod pullers;
 mod random;
 mod readers;
@@ -47,6 +48,7 @@ fn main() {
         killed::trials(),
         interrupt::trials(),
         healing::trials(),
+        pulled::trials(),
         workflows::trials(),
         scale::trials(),
     ];

@@ -21,6 +21,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("workflows::ci_runs_what_is_run_at_home", home),
         trial_if("workflows::the_linters_find_nothing", linters.clone(), clean),
         trial_if("workflows::the_linters_find_what_is_wrong", linters, faulty),
+        trial("workflows::a_step_that_cannot_be_run_or_is_not_listed_is_found", left_out),
         trial_alone_if(
             "workflows::the_steps_run_locally_in_order",
             lacks(&["mmdebstrap", "skopeo", "docker-registry", "tini-static", "pip3"]),
@@ -173,7 +174,7 @@ fn faulty() -> Result<(), Failed> {
         ("workflows/ci.yml", "        with:\n          persist-credentials: false\n", "", ZIZMOR, "artipacked"),
         ("workflows/ci.yml", "  pull_request:\n", "  pull_request_target:\n", ZIZMOR, "dangerous-triggers"),
         ("workflows/ci.yml", "runs-on:", "run-on:", ACTIONLINT, "run-on"),
-        ("workflows/ci.yml", "  test:\n", "  test: [\n", ACTIONLINT, "yaml"),
+        ("workflows/ci.yml", "  test:\n", "  test: [\n", ACTIONLINT, "YAML"),
         ("workflows/images.yml", "needs: leg", "needs: legs", ACTIONLINT, "legs"),
         ("workflows/images.yml", "steps.matrix.outputs", "steps.matrices.outputs", ACTIONLINT, "matrices"),
         ("workflows/promote.yml", "permissions: {}", "permissions: write-all", ZIZMOR, "excessive-permissions"),
@@ -209,6 +210,37 @@ fn copy(from: &Path, to: &Path) -> Result<(), Failed> {
     Ok(())
 }
 
+/// The control of what follows: workflows whose steps, values and jobs are not ours.
+fn left_out() -> Result<(), Failed> {
+    let bench = Workbench::new()?;
+    let service =
+        Service::new(bench.folder.path(), &bench, "docker.io=http://127.0.0.1:9", &[("vars.STAGING", "there")])?;
+    let folder = bench.path(".github/workflows");
+    fs::create_dir_all(&folder)?;
+    let run = |step: &str| -> Result<(), Failed> {
+        let text = format!("jobs:\n  one:\n    steps:\n      - {step}\n  two:\n    steps:\n      - run: 'true'\n");
+        fs::write(folder.join("odd.yml"), text)?;
+        service.run("odd.yml", &["one"])
+    };
+    run("{ run: 'test $AT = there', env: { AT: '${{ vars.STAGING }}' } }")?;
+    for (step, expected) in [
+        ("uses: someone/action@v1", "neither run nor listed"),
+        ("run: 'false'", "expected exit 0"),
+        ("run: 'false | true'", "expected exit 0"),
+        ("run: 'cargo xtask nothing'", "unrecognized subcommand"),
+        ("{ run: 'true', env: { AT: '${{ vars.NOBODY }}' } }", "no value for"),
+        ("{ name: nothing }", "expected run or uses"),
+        ("{ uses: actions/upload-artifact@v1, with: { name: a, path: none } }", "no such file to upload"),
+    ] {
+        let Err(error) = run(step) else { return Err(format!("{step}: it went through").into()) };
+        let error = error.message().unwrap_or_default().to_owned();
+        ensure(error.contains(expected), format!("{step}: expected {expected:?}, found {error}"))?;
+    }
+    ensure(service.nothing_is_left_out().is_err(), "job two was not run, and nobody saw it")?;
+    service.run("odd.yml", &["two"])?;
+    service.nothing_is_left_out()
+}
+
 /// From a base in a registry to users, by the workflows alone: images.yml builds, judges and merges, a promotion file is written as a person
 /// would, promote.yml plans and promotes, and bases.yml finds that the base has moved. The image that is judged
 /// faster is enough to run every step.
@@ -218,18 +250,20 @@ fn steps() -> Result<(), Failed> {
     let (registry, mirror, seeded) = bench.registry()?;
     let staging = format!("{}/dind-staging", registry.host());
     let users = format!("{}/dind", registry.host());
-    let service = Service::new(&bench, &mirror, &[("vars.STAGING", &staging), ("vars.REGISTRY", &registry.host())])?;
+    let variables = [("vars.STAGING", staging.as_str()), ("vars.REGISTRY", &registry.host())];
+    let service = Service::new(repository(), &bench, &mirror, &variables)?;
     let client = oci::Client::new(oci::Options::default())?;
     let look = |reference: &str| -> Result<_, Failed> { Ok(client.head(&oci::Reference::parse(reference)?)?) };
 
     service.run("ci.yml", &["test"])?;
-    service.run("images.yml", &["matrix", "leg", "merge"])?;
+    service.run("images.yml", &["matrix", "leg", "merge", "pulled"])?;
     let record: serde_json::Value = serde_json::from_slice(&service.artifact("record", "digests.json")?)?;
     let digest = record["images"][0]["digest"].as_str().ok_or("no digest")?;
     ensure(record["images"][0]["platforms"][AMD64]["verdict"]["outcome"] == "passed", format!("{record:#}"))?;
     let staged = look(&format!("{staging}:20-containerd"))?.ok_or("nothing is staged")?;
     ensure(staged.digest.to_string() == digest, format!("expected {digest} in staging, found {staged:?}"))?;
-    ensure(service.summary()?.contains(digest), "the summary does not name the digest")?;
+    let summary = service.summary()?;
+    ensure(summary.contains(&format!("containerd@{digest} {AMD64} passed")), format!("what was pulled: {summary}"))?;
 
     let promotion = format!(
         "source: {staging}\ntarget: {users}\nimages:\n  containerd:\n    digest: {digest}\n    tags: {{ 20-containerd: floating, 20-1: immutable }}\n"

@@ -34,6 +34,8 @@ pub enum Command {
     Matrix(Matrix),
     /// Check the legs that several machines pushed by digest, and publish the indexes over them
     Merge(Merge),
+    /// Pull what was published and judge it as it was pulled: this machine's platform of the images in the records
+    Judge(Judge),
     /// Take images by digest to where users pull them, as images/promotion.yaml says; prints the plan, and acts with --confirm
     Promote(Promote),
     /// Say which bases have moved since bases.lock was written
@@ -129,6 +131,7 @@ impl Command {
             Self::BuildImages(args) => Some(&mut args.registries),
             Self::Publish(args) => Some(&mut args.registries),
             Self::Merge(args) => Some(&mut args.registries),
+            Self::Judge(args) => Some(&mut args.registries),
             Self::Promote(args) => Some(&mut args.registries),
             Self::Outdated(args) => Some(&mut args.registries),
             _ => None,
@@ -251,6 +254,17 @@ pub enum Benchmark {
         /// The layout
         into: PathBuf,
     },
+}
+
+/// Arguments of `judge`.
+#[derive(Debug, Args)]
+pub struct Judge {
+    /// The records, whose verdicts are replaced
+    #[arg(value_name = "RECORD", required = true)]
+    pub records: Vec<PathBuf>,
+    /// How registries are reached.
+    #[command(flatten)]
+    pub registries: Registries,
 }
 
 /// Arguments of `promote`.

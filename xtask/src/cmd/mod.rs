@@ -4,6 +4,7 @@ mod bench;
 mod build_images;
 mod build_init;
 mod digests;
+mod judge;
 mod matrix;
 mod merge;
 mod outdated;
@@ -38,6 +39,7 @@ pub fn run(command: &Command, session: &Session) -> Result<Outcome> {
         Command::Matrix(args) => matrix::run(args, session),
         Command::Merge(args) => merge::run(args, session),
         Command::Bench(args) => bench::run(args, session),
+        Command::Judge(args) => judge::run(args, session),
         Command::Promote(args) => promote::run(args, session),
         Command::Digests(args) => digests::run(args, session),
         Command::Outdated(args) => outdated::run(args, session),

@@ -19,7 +19,7 @@ use crate::args::SuiteChoice;
 use crate::plan::{Plan, PlannedImage};
 use crate::progress::Progress;
 use crate::session::Session;
-use crate::spec::Daemon;
+use crate::spec::{Daemon, ImageSpec};
 use crate::tools;
 
 /// What decides a verdict. Where it is the same, the verdict is.
@@ -66,14 +66,23 @@ pub fn stage(
                 let selection = if plan.suite == SuiteChoice::Full { Selection::Full } else { Selection::Smoke };
                 let published = base.images.get(platform).context("judge a platform that was not fetched")?;
                 let bare = bare(base, platform)?;
-                let judging = Judging { image, fixed, published, bare, selection, plan, session };
-                let verdict = judging.verdict().with_context(|| format!("judge {} for {platform}", image.spec.name))?;
+                let (spec, cache, fresh) = (&image.spec, plan.folders.cache.as_path(), plan.fresh);
+                let judging = Judging { spec, fixed, published, bare, selection, cache, fresh, session };
+                let verdict = judging.verdict().with_context(|| format!("judge {} for {platform}", spec.name))?;
                 Judgement::Judged(Box::new(verdict))
             }
         };
         judgements.insert(platform.clone(), judgement);
     }
     Ok(judgements)
+}
+
+/// Judges an image that was published, on a base that was: by everything that applies to it. A verdict that stands in `cache` for the same
+/// digests is taken. Error: as [`stage`]'s.
+pub fn published(spec: &ImageSpec, fixed: &Image, base: &Image, cache: &Path, session: &Session) -> Result<Verdict> {
+    let (selection, fresh) = (Selection::Full, false);
+    let judging = Judging { spec, fixed, published: base, bare: base, selection, cache, fresh, session };
+    judging.verdict().with_context(|| format!("judge {}", spec.name))
 }
 
 /// The image in which nothing reaps: the stand-in's old flavour, or the base itself, whose docker-init is then covered.
@@ -87,12 +96,14 @@ fn bare<'a>(base: &'a FetchedBase, platform: &Platform) -> Result<&'a Image> {
 
 /// One platform of one image, and what it is judged with.
 struct Judging<'a> {
-    image: &'a PlannedImage,
+    spec: &'a ImageSpec,
     fixed: &'a Image,
     published: &'a Image,
     bare: &'a Image,
     selection: Selection,
-    plan: &'a Plan,
+    cache: &'a Path,
+    /// No verdict that was found before counts.
+    fresh: bool,
     session: &'a Session,
 }
 
@@ -101,15 +112,11 @@ impl Judging<'_> {
         let Session { facts, progress, interrupt } = self.session;
         let probe = init::build_probe(&facts.root, &facts.host)?;
         let tini = tools::require("tini-static")?;
-        let scratch = self.plan.folders.cached("suite");
+        let scratch = self.cache.join("suite");
         fs::create_dir_all(&scratch).with_context(|| format!("make {}", scratch.display()))?;
         let engine = Namespaces::new(&probe.path, &scratch, interrupt.clone())?;
         for swept in engine.swept() {
-            progress.note(
-                "judge",
-                &self.image.spec.name,
-                format!("removed what a killed run had left: {}", swept.display()),
-            );
+            progress.note("judge", &self.spec.name, format!("removed what a killed run had left: {}", swept.display()));
         }
         let place = engine.facts();
         let inputs = Inputs {
@@ -122,9 +129,9 @@ impl Judging<'_> {
             place: &place,
             code: env!("JUDGING_CODE"),
         };
-        let memo = Memo::new(&self.plan.folders.cache, "judge");
-        let stage = progress.stage("judge", &self.image.spec.name);
-        if !self.plan.fresh
+        let memo = Memo::new(self.cache, "judge");
+        let stage = progress.stage("judge", &self.spec.name);
+        if !self.fresh
             && let Some(before) = memo.get::<Verdict>(&inputs)?
         {
             stage.done(format!("{}: judged before with the same inputs (--fresh judges again)", before.outcome));
@@ -152,7 +159,7 @@ impl Judging<'_> {
     }
 
     fn job(&self, probe: &StaticProgram, tini: PathBuf, scratch: PathBuf) -> Result<Job> {
-        let image = match self.image.spec.runs {
+        let image = match self.spec.runs {
             Daemon::Dockerd => Kind::Dockerd,
             Daemon::Containerd => Kind::Containerd,
         };
@@ -164,7 +171,7 @@ impl Judging<'_> {
             image,
             bare,
             published: self.subject("published", self.published)?,
-            fixed: self.subject(&self.image.spec.name, self.fixed)?,
+            fixed: self.subject(&self.spec.name, self.fixed)?,
             tini,
             probe: probe.path.clone(),
             selection: self.selection.clone(),
@@ -176,7 +183,7 @@ impl Judging<'_> {
         Ok(Subject {
             name: name.to_owned(),
             digest: image.manifest.digest(),
-            rootfs: rootfs::unpacked(image, &self.plan.folders.cache, &self.session.interrupt)?,
+            rootfs: rootfs::unpacked(image, self.cache, &self.session.interrupt)?,
             config: run_config(&image.config),
             shadow: Vec::new(),
         })
