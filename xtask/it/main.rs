@@ -30,8 +30,12 @@ mod workflows;
 
 use libtest_mimic::Arguments;
 
+/// Trials mostly wait: for a daemon, a registry, another run's turn. So more of them run at a time than there are processors.
+const THREADS: usize = 4;
+
 fn main() {
-    let arguments = Arguments::from_args();
+    let mut arguments = Arguments::from_args();
+    arguments.test_threads.get_or_insert(THREADS);
     let trials = [
         house::trials(),
         cli::trials(),
