@@ -130,12 +130,14 @@ impl Verdict {
         Verdict { image, digest, kind, selection, outcome, rows, versions, place }
     }
 
-    /// The proof, where the image passed and more than hand-picked scenarios were run. It is derived from the rows again:
-    /// a record that was read back is not trusted to have drawn its own conclusion.
+    /// The proof, where the image passed and more than hand-picked scenarios were run. It is derived from the rows again, and the
+    /// outcome must say the same: a record that was read back is not trusted to have drawn its own conclusion, and one that
+    /// contradicts itself proves nothing.
     #[must_use]
     pub fn passed(&self) -> Option<Passed> {
         let picked = matches!(self.selection, Selection::Only(_));
-        (overall(&self.rows) == Outcome::Passed && !picked).then_some(Passed { digest: self.digest })
+        let agreed = self.outcome == Outcome::Passed && overall(&self.rows) == Outcome::Passed;
+        (agreed && !picked).then_some(Passed { digest: self.digest })
     }
 
     /// Cases that were left out, each with its reason.
@@ -317,6 +319,10 @@ mod tests {
         assert_eq!(verdict(vec![row(Outcome::Passed)], Selection::Only(vec![1])).passed(), None);
         let claimed = Verdict { outcome: Outcome::Passed, ..verdict(vec![row(Outcome::Failed)], Selection::Full) };
         assert_eq!(claimed.passed(), None);
+        for outcome in [Outcome::Failed, Outcome::NotJudged, Outcome::Skipped] {
+            let denied = Verdict { outcome, ..passed.clone() };
+            assert_eq!(denied.passed(), None, "{outcome}");
+        }
     }
 
     #[test]
