@@ -95,6 +95,11 @@ impl Manifest {
         &self.layers
     }
 
+    /// One annotation. Spec: image-spec `annotations.md`.
+    pub fn annotation(&self, key: &str) -> Option<&str> {
+        self.raw.value["annotations"][key].as_str()
+    }
+
     /// A new manifest that differs from this one only in what is edited: inherited descriptors stay to the letter, in
     /// their order and with all their properties.
     pub fn edit(&self) -> ManifestEdit {
