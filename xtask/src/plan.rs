@@ -11,6 +11,7 @@ use crate::args::{Allow, BaseChoice, BuildImages, EngineChoice, Format, Registri
 use crate::lock::{Lock, LockedBase};
 use crate::spec::{ImageSpec, read_definitions};
 use crate::stages::archive::DockerArchive;
+use crate::stages::gate;
 
 /// What the process was given besides its arguments; gathered once, in `main`.
 #[derive(Debug, Clone)]
@@ -173,21 +174,28 @@ impl Plan {
             self.base != BaseChoice::Standin || allow.allow_standin,
             "plan to publish to {repository}: expected the registry's base, found --base standin\nhint: --allow-standin publishes it nevertheless"
         );
-        for image in &self.images {
-            for platform in &image.platforms {
-                let Err(reason) = self.judges(platform) else { continue };
-                ensure!(
-                    allow.allow_unjudged || (allow.allow_unjudged_platforms && self.suite != SuiteChoice::None),
-                    "plan to publish {} to {repository}: {platform} would not be judged: {reason}\nhint: {}",
-                    image.spec.name,
-                    if self.suite == SuiteChoice::None {
-                        "only what passed is published: leave out --suite none"
-                    } else {
-                        "--allow-unjudged-platforms publishes it unjudged; or build it on a machine that runs it, by --push-by-digest, and merge"
-                    }
-                );
+        gate::one_image_a_tag(self.images.iter().map(|image| (image.spec.name.as_str(), image.spec.tags.as_slice())))?;
+        self.images.iter().try_for_each(|image| self.check_judged(image, repository, allow))
+    }
+
+    /// Whether enough of an image would be judged: beside a platform that passed, others may go unjudged where that is allowed.
+    fn check_judged(&self, image: &PlannedImage, repository: &Repository, allow: &Allow) -> Result<()> {
+        let unjudged = image.platforms.iter().filter_map(|platform| Some((platform, self.judges(platform).err()?)));
+        let unjudged: Vec<_> = unjudged.collect();
+        let Some((platform, reason)) = unjudged.first() else { return Ok(()) };
+        let nothing_judged = unjudged.len() == image.platforms.len();
+        ensure!(
+            allow.allow_unjudged || (allow.allow_unjudged_platforms && !nothing_judged),
+            "plan to publish {} to {repository}: {platform} would not be judged: {reason}\nhint: {}",
+            image.spec.name,
+            if self.suite == SuiteChoice::None {
+                "only what passed is published: leave out --suite none"
+            } else if nothing_judged {
+                "only what passed is published: build it on a machine that runs it (`cargo xtask matrix` names one for each platform)"
+            } else {
+                "--allow-unjudged-platforms publishes it unjudged; or build it on a machine that runs it, by --push-by-digest, and merge"
             }
-        }
+        );
         Ok(())
     }
 }

@@ -50,7 +50,7 @@ pub struct ImageRecord {
     /// Whether its tags move to each new image.
     #[serde(default)]
     pub floating: bool,
-    /// The index: what is published and promoted.
+    /// The index: what is published and promoted. Of a leg, the index over its own platforms, which is in its layout alone.
     pub digest: Digest,
     /// The media types of the index.
     pub format: Family,
@@ -62,6 +62,9 @@ pub struct ImageRecord {
     pub created: String,
     /// What it was derived from.
     pub base: BaseRecord,
+    /// The platforms that its definition lists, as it spells them: an image that lacks one is not whole.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub listed: Vec<Platform>,
     /// The platforms that were built.
     pub platforms: BTreeMap<Platform, PlatformRecord>,
     /// Where it was published.
@@ -110,6 +113,9 @@ pub enum SourceRecord {
 pub struct PlatformRecord {
     /// The manifest: what was judged.
     pub digest: Digest,
+    /// Its media types, where they are not the index's: the base was mixed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub format: Option<Family>,
     /// The configuration.
     pub config: Digest,
     /// Bytes of configuration and layers, as a registry stores them.
@@ -194,6 +200,7 @@ impl ImageRecord {
                 };
             let record = PlatformRecord {
                 digest: image.manifest.digest(),
+                format: Some(image.manifest.family()).filter(|own| *own != derived.index.family()),
                 config: image.config.digest(),
                 size: image.blobs().map(|blob| blob.size).sum(),
                 base: from.manifest.digest(),
@@ -222,6 +229,7 @@ impl ImageRecord {
                 packages,
                 left_out: base.left_out.clone(),
             },
+            listed: spec.platforms.clone(),
             platforms: platforms.collect::<Result<_>>()?,
             published: None,
         })

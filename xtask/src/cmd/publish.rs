@@ -24,10 +24,12 @@ pub(super) fn run(args: &args::Publish, session: &Session) -> Result<Outcome> {
             bail!("find image `{name}` in the record: no such image\nhint: it has {}", recorded.join(", "));
         }
     }
+    let wanted = |image: &ImageRecord| args.images.is_empty() || args.images.contains(&image.name);
+    let named = record.images.iter().filter(|image| wanted(image));
+    gate::one_image_a_tag(named.map(|image| (image.name.as_str(), image.tags.as_slice())))?;
     let client = args.registries.client(session)?;
     let cache = cache(&session.facts);
     let publisher = Publisher::new(&client, &args.repository, &args.registries, args.allow.move_tags, &cache, session);
-    let wanted = |image: &ImageRecord| args.images.is_empty() || args.images.contains(&image.name);
     let mut cleared = Vec::new();
     for image in record.images.iter_mut().filter(|image| wanted(image)) {
         let pass = gate::clear(image, &args.allow)?;
