@@ -170,6 +170,8 @@ fn report(record: &Record, plan: &Plan, json: bool, session: &Session) -> Result
     let passed: Vec<_> = record.images.iter().filter(|image| image.passed()).collect();
     if json {
         print(&record.json()?)?;
+    } else if plan.push.as_ref().is_some_and(|push| push.by_digest) {
+        print(&pushed(record))?;
     } else {
         for image in &passed {
             print(&format!("{}@{}\n", image.name, image.digest))?;
@@ -184,6 +186,18 @@ fn report(record: &Record, plan: &Plan, json: bool, session: &Session) -> Result
     };
     session.progress.note("recorded", plan.folders.out.join("digests.json").display(), format!("{count}{note}"));
     Ok(outcome(record, plan))
+}
+
+/// What a leg put into the registry, one line for each manifest: its index is in the layout alone.
+fn pushed(record: &Record) -> String {
+    let mut lines = String::new();
+    for image in &record.images {
+        let Some(publication) = &image.published else { continue };
+        for platform in image.platforms.values() {
+            lines.push_str(&format!("{}@{}\n", publication.repository, platform.digest));
+        }
+    }
+    lines
 }
 
 /// One failure makes the run fail; else one platform that should have been judged and was not makes it not judged.
