@@ -5,11 +5,12 @@ use std::fs;
 use std::path::PathBuf;
 
 use libtest_mimic::{Failed, Trial};
-use oci::{Client, Digest, Family, Options, Reference};
+use oci::{Client, Digest, Family, Index, Options, Reference};
 use serde_json::Value;
+use xtask::bench::Registry;
 
 use crate::shop::{Shop, done, refused};
-use crate::support::{command, ensure, lacks, trial, trial_if};
+use crate::support::{command, ensure, lacks, run, trial, trial_if};
 
 const BOTH: [&str; 2] = ["linux/amd64", "linux/arm64/v8"];
 
@@ -20,7 +21,11 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("legs::a_matrix_that_cannot_be_is_refused", odd_matrix),
         trial_if("legs::the_matrix_run_to_the_letter_is_one_image", registry.clone(), by_the_matrix),
         trial_if("legs::a_merge_that_cannot_be_recorded_publishes_nothing", registry.clone(), no_place),
-        trial_if("legs::a_merge_again_changes_nothing_and_a_lost_leg_is_named", registry, again),
+        trial_if("legs::a_merge_again_changes_nothing_and_a_lost_leg_is_named", registry.clone(), again),
+        trial_if("legs::a_leg_that_is_not_what_its_record_says_is_refused", registry.clone(), lies),
+        trial_if("legs::a_leg_that_is_missing_leaves_the_tag_where_it_was", registry.clone(), lacking),
+        trial_if("legs::the_legs_of_a_mixed_base_are_merged", registry.clone(), mixed),
+        trial_if("legs::the_legs_of_a_stand_in_are_merged_by_its_packages", registry, standins),
     ]
 }
 
@@ -133,7 +138,8 @@ fn again() -> Result<(), Failed> {
     shop.requests()?;
     done(&merge(&records, shop.path("merged"))?)?;
     let requests = shop.requests()?;
-    ensure(requests.iter().all(|request| request.starts_with("HEAD ")), format!("{requests:#?}"))?;
+    let looks = |request: &String| request.starts_with("HEAD ") || request.starts_with("GET ");
+    ensure(requests.iter().all(looks), format!("{requests:#?}"))?;
     ensure(fs::read(shop.path("merged/digests.json"))? == merged, "the record is another one")?;
 
     // A record that names an index in a leg's place.
@@ -147,10 +153,152 @@ fn again() -> Result<(), Failed> {
 
     // A leg's manifest is deleted, as by a clean-up that is too eager: the merge says which.
     let link = to.path().to_owned() + "/_manifests/revisions/sha256/" + &Digest::parse(manifest)?.hex();
+    // A mirror still has it, which is no help: the index needs it in the registry itself.
+    let kept = crate::support::folder()?;
+    run(std::process::Command::new("cp").arg("-a").arg(shop.registry.storage()).arg(kept.path().join("registry")))?;
+    let mirror = Registry::start(kept.path()).map_err(|error| format!("{error:#}"))?;
     fs::remove_dir_all(shop.registry.storage().join("docker/registry/v2/repositories").join(link))?;
     let pinned = Reference::Pinned(to.pinned(Digest::parse(manifest)?));
     ensure(Client::new(Options::default())?.head(&pinned)?.is_none(), "the registry still has it")?;
     let output = merge(&records, shop.path("merged"))?;
     refused(&output, &["merge both", BOTH[1], manifest, "found nothing by that digest"])?;
+    let mirrored = format!("{}=http://{}", shop.wire.host(), mirror.host());
+    let mut merge = command(["merge", "--allow-unjudged", "--mirror", &mirrored]);
+    let output = merge.args(&records).arg("--out").arg(shop.path("merged")).output()?;
+    refused(&output, &["merge both", BOTH[1], manifest, "found nothing by that digest"])?;
     ensure(fs::read(shop.path("merged/digests.json"))? == merged, "the record is another one")
+}
+
+/// The records of the legs of one image, on a base of these types.
+fn one_image(shop: &Shop) -> Result<Vec<PathBuf>, Failed> {
+    shop.definition("ours", "dind", &BOTH, "floating: true")?;
+    run_jobs(shop, &shop.repository("dind")?.to_string())
+}
+
+fn read(path: &std::path::Path) -> Result<Value, Failed> {
+    Ok(serde_json::from_slice(&fs::read(path)?)?)
+}
+
+/// Each record is changed in one place, and is of one leg, so that the other leg cannot be what refuses it.
+fn lies() -> Result<(), Failed> {
+    let shop = Shop::open()?;
+    shop.base("dind", &BOTH, Family::Oci)?;
+    let records = one_image(&shop)?;
+    let leg = read(&records[1])?;
+    let truth = leg["images"][0]["platforms"][BOTH[1]].clone();
+    let nothing = Digest::of(b"nothing").to_string();
+    let (odd, out) = (shop.path("odd.json"), shop.path("merged"));
+    let merged = |record: &Value| -> Result<_, Failed> {
+        fs::write(&odd, record.to_string())?;
+        Ok(command(["merge", "--allow-unjudged", "--allow-missing-platforms"])
+            .arg(&odd)
+            .arg("--out")
+            .arg(&out)
+            .output()?)
+    };
+    for (key, found) in [("config", &truth["config"]), ("base", &truth["base"])] {
+        let mut record = leg.clone();
+        record["images"][0]["platforms"][BOTH[1]][key] = nothing.clone().into();
+        let found = found.as_str().ok_or("no digest")?;
+        let expected = format!("expected {nothing}, found {found}");
+        refused(&merged(&record)?, &["merge ours", BOTH[1], key, &expected])?;
+    }
+    let mut record = leg.clone();
+    record["images"][0]["format"] = "docker".into();
+    refused(&merged(&record)?, &["merge ours", BOTH[1], "media types", "expected Docker, found Oci"])?;
+    for other in ["linux/amd64", "linux/arm/v7", "windows/arm64"] {
+        let mut record = leg.clone();
+        record["images"][0]["platforms"] = serde_json::json!({ other: truth });
+        refused(&merged(&record)?, &["merge ours", &format!("expected platform {other}, found linux/arm64/v8")])?;
+    }
+    let mut record = leg.clone();
+    record["images"][0]["tags"] = serde_json::json!([]);
+    refused(&merged(&record)?, &["publish ours: expected a tag in its record, found none"])?;
+    let mut record = leg.clone();
+    let mut twin = leg["images"][0].clone();
+    twin["name"] = "twin".into();
+    record["images"].as_array_mut().ok_or("no images")?.push(twin);
+    refused(&merged(&record)?, &["publish ours and twin: expected one image of the tag ours, found both"])?;
+    ensure(shop.published("dind", "ours").is_err() && !out.exists(), "something was merged")?;
+    // The control: the record as it was, and the platform in its other spelling.
+    done(&merged(&leg)?)?;
+    let mut record = leg.clone();
+    record["images"][0]["platforms"] = serde_json::json!({ "linux/arm64": truth });
+    done(&merged(&record)?)
+}
+
+fn lacking() -> Result<(), Failed> {
+    let shop = Shop::open()?;
+    shop.base("dind", &BOTH, Family::Oci)?;
+    let records = one_image(&shop)?;
+    done(&merge(&records, shop.path("merged"))?)?;
+    let whole = shop.published("dind", "ours")?;
+    for (there, lacks) in [(0, 1), (1, 0)] {
+        let output = merge(&records[there..=there], shop.path("merged"))?;
+        let expected = format!("found none for {}", BOTH[lacks]);
+        refused(&output, &["merge ours: expected a leg for each platform", &expected, "--allow-missing-platforms"])?;
+    }
+    ensure(shop.published("dind", "ours")?.digest() == whole.digest(), "the tag was moved")?;
+    // Legs of definitions that list other platforms are not of one image.
+    let mut other = read(&records[1])?;
+    other["images"][0]["listed"] = serde_json::json!([BOTH[1]]);
+    fs::write(shop.path("odd.json"), other.to_string())?;
+    let output = merge(&[records[0].clone(), shop.path("odd.json")], shop.path("merged"))?;
+    refused(&output, &["compare legs of ours", "platforms of its definition: expected linux/amd64, linux/arm64/v8"])?;
+    let mut allowed = command(["merge", "--allow-unjudged", "--allow-missing-platforms"]);
+    done(&allowed.arg(&records[0]).arg("--out").arg(shop.path("merged")).output()?)?;
+    ensure(shop.published("dind", "ours")?.manifests().len() == 1, "one platform")
+}
+
+/// An index of Docker's types over manifests of OCI's: what is derived keeps both, and the record says so.
+fn mixed() -> Result<(), Failed> {
+    let shop = Shop::open()?;
+    let base = shop.base("dind", &BOTH, Family::Oci)?;
+    let index = Index::new(Family::Docker, base.index.manifests())?;
+    let tagged = Reference::Tagged(shop.repository("dind")?.tagged("1")?);
+    Client::new(Options::default())?.put_manifest(&tagged, index.media_type(), index.bytes())?;
+    let records = one_image(&shop)?;
+    let leg = read(&records[0])?;
+    ensure(leg["images"][0]["format"] == "docker", format!("{leg:#}"))?;
+    ensure(leg["images"][0]["platforms"][BOTH[0]]["format"] == "oci", format!("{leg:#}"))?;
+    done(&merge(&records, shop.path("merged"))?)?;
+    let published = shop.published("dind", "ours")?;
+    ensure(published.family() == Family::Docker, published.media_type())?;
+    let families: Vec<_> = shop.pull("dind", &published)?.iter().map(oci::Manifest::family).collect();
+    ensure(families == [Family::Oci; 2], format!("{families:?}"))
+}
+
+/// The records say that the base is a stand-in, as those of machines do that reach no registry for it: each of its own platform alone.
+fn standins() -> Result<(), Failed> {
+    let shop = Shop::open()?;
+    shop.base("dind", &BOTH, Family::Oci)?;
+    let records = one_image(&shop)?;
+    let digests = [Digest::of(b"amd64"), Digest::of(b"arm64")];
+    let write = |leg: usize, packages: &[&str]| -> Result<(), Failed> {
+        let mut record = read(&records[leg])?;
+        let base = &mut record["images"][0]["base"];
+        base["source"] = "standin".into();
+        base["digest"] = digests[leg].to_string().into();
+        base["packages"] = serde_json::json!(packages);
+        Ok(fs::write(&records[leg], record.to_string())?)
+    };
+    let merged = |records: &[&PathBuf], more: &[&str]| -> Result<_, Failed> {
+        let mut command = command(["merge", "--allow-unjudged"]);
+        Ok(command.args(more).args(records).arg("--out").arg(shop.path("merged")).output()?)
+    };
+    write(0, &["docker.io=1", "runc=1"])?;
+    write(1, &["docker.io=1", "runc=2"])?;
+    let both = [&records[0], &records[1]];
+    let output = merged(&both, &["--allow-standin"])?;
+    refused(&output, &["compare legs of ours: base: expected", "runc=1", "found", "runc=2"])?;
+    write(1, &["docker.io=1", "runc=1"])?;
+    refused(&merged(&both, &[])?, &["expected the registry's base", "--allow-standin"])?;
+    done(&merged(&both, &["--allow-standin"])?)?;
+    let index = shop.published("dind", "ours")?;
+    let document: Value = serde_json::from_slice(index.bytes())?;
+    let found = &document["annotations"]["org.opencontainers.image.base.digest"];
+    ensure(*found == digests[0].to_string(), format!("expected that of the first platform's leg, found {found}"))?;
+    // In whichever order the records are named, it is one image.
+    done(&merged(&[&records[1], &records[0]], &["--allow-standin"])?)?;
+    ensure(shop.published("dind", "ours")?.digest() == index.digest(), "another order, another image")
 }

@@ -5,6 +5,7 @@ mod archive;
 mod bases;
 mod chain;
 mod cli;
+mod gate;
 mod healing;
 mod host;
 mod house;
@@ -43,6 +44,7 @@ fn main() {
         publish::trials(),
         promote::trials(),
         chain::trials(),
+        gate::trials(),
         readers::trials(),
         archive::trials(),
         bases::trials(),

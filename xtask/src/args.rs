@@ -216,6 +216,9 @@ pub struct Merge {
     /// What may be published.
     #[command(flatten)]
     pub allow: Allow,
+    /// Publish indexes that lack platforms which the definitions list
+    #[arg(long)]
+    pub allow_missing_platforms: bool,
     /// Print the record as JSON on stdout instead of one line per image
     #[arg(long)]
     pub json: bool,

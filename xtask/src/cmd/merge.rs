@@ -5,26 +5,32 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail, ensure};
-use oci::{Client, Descriptor, Platform, Reference, Repository};
+use oci::Repository;
 
 use super::Outcome;
 use crate::args;
 use crate::plan::{cache, out_folder};
-use crate::record::{ImageRecord, Record};
+use crate::record::{ImageRecord, Record, SourceRecord};
 use crate::session::{Session, print};
 use crate::stages::publish::{Age, Publisher};
-use crate::stages::{derived, gate};
+use crate::stages::{derived, gate, legs};
 
 /// Merges the legs and publishes the indexes; writes the merged record. Nothing is published before everything was checked.
 pub(super) fn run(args: &args::Merge, session: &Session) -> Result<Outcome> {
     let (mut images, repository) = merged(&args.records)?;
-    let client = args.registries.client(session)?;
+    gate::one_image_a_tag(images.iter().map(|image| (image.name.as_str(), image.tags.as_slice())))?;
+    // A mirror may have what the registry lost, and what is merged must be in the registry itself.
+    let registries = args::Registries { mirror: Vec::new(), ..args.registries.clone() };
+    let client = registries.client(session)?;
     let cache = cache(&session.facts);
-    let publisher = Publisher::new(&client, &repository, &args.registries, args.allow.move_tags, &cache, session);
+    let publisher = Publisher::new(&client, &repository, &registries, args.allow.move_tags, &cache, session);
     let mut indexes = Vec::new();
     for image in &mut images {
         gate::clear(image, &args.allow)?;
-        let children = children(image, &repository, &client)?;
+        if !args.allow_missing_platforms {
+            whole(image)?;
+        }
+        let children = legs::children(image, &repository, &client, &cache)?;
         let index = derived::index(image.format, &children, (&image.base.name, image.base.digest))?;
         image.digest = index.digest();
         image.layout = None;
@@ -63,6 +69,7 @@ fn merged(paths: &[PathBuf]) -> Result<(Vec<ImageRecord>, Repository)> {
         ensure!(!record.images.is_empty(), "merge {}: the record names no image", path.display());
         for leg in record.images {
             let repository = pushed_to(&leg, path)?;
+            ensure!(!leg.platforms.is_empty(), "merge {}: {}: the record names no platform", path.display(), leg.name);
             let (expected, first) = place.get_or_insert_with(|| (repository.clone(), path));
             ensure!(
                 *expected == repository,
@@ -94,11 +101,12 @@ fn pushed_to(leg: &ImageRecord, path: &Path) -> Result<Repository> {
     Ok(Repository::parse(&publication.repository)?)
 }
 
-/// Adds a leg's platforms. Error: the legs are of different bases, tags or types, or both have a platform.
+/// Adds a leg's platforms. Error: the legs are of different bases, tags, types or definitions, or both have a platform.
 fn add(image: &mut ImageRecord, leg: ImageRecord) -> Result<()> {
     let facts = |of: &ImageRecord| {
         [
-            ("base", format!("{} {}", of.base.name, of.base.digest)),
+            ("base", base(of)),
+            ("platforms of its definition", of.listed.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")),
             ("tags", of.tags.join(", ")),
             ("floating", of.floating.to_string()),
             ("format", format!("{:?}", of.format)),
@@ -106,6 +114,10 @@ fn add(image: &mut ImageRecord, leg: ImageRecord) -> Result<()> {
     };
     for ((what, expected), (_, found)) in facts(image).into_iter().zip(facts(&leg)) {
         ensure!(expected == found, "compare legs of {}: {what}: expected {expected}, found {found}", image.name);
+    }
+    // The digests of a stand-in's legs differ: that of the first platform's leg stays, whichever record is named first.
+    if leg.platforms.keys().next() < image.platforms.keys().next() {
+        image.base.digest = leg.base.digest;
     }
     for (platform, record) in leg.platforms {
         if image.platforms.contains_key(&platform) {
@@ -116,26 +128,25 @@ fn add(image: &mut ImageRecord, leg: ImageRecord) -> Result<()> {
     Ok(())
 }
 
-/// The manifests as the registry has them. Error: it lacks one, or has an index by its digest.
-fn children(image: &ImageRecord, at: &Repository, client: &Client) -> Result<BTreeMap<Platform, Descriptor>> {
-    let mut children = BTreeMap::new();
-    for (platform, record) in &image.platforms {
-        let found = client
-            .head(&Reference::Pinned(at.pinned(record.digest)))
-            .with_context(|| format!("look at {platform} of {} in {at}", image.name))?;
-        let found = found.with_context(|| {
-            format!(
-                "merge {}: {platform}: expected {} in {at}, found nothing by that digest\nhint: run that leg again",
-                image.name, record.digest
-            )
-        })?;
-        ensure!(
-            !found.is_index(),
-            "merge {}: {platform}: expected an image manifest by {}, found an index",
-            image.name,
-            record.digest
-        );
-        children.insert(platform.clone(), found);
+/// What two legs' bases must have in common. A stand-in is built of one platform at a time, so that its digest is of the leg's own
+/// platforms alone: its packages tell whether it is the same.
+fn base(image: &ImageRecord) -> String {
+    match image.base.source {
+        SourceRecord::Registry => format!("{} {}", image.base.name, image.base.digest),
+        SourceRecord::Standin => format!("{} of {}", image.base.name, image.base.packages.join(" ")),
     }
-    Ok(children)
+}
+
+/// Error: no leg has a platform that the definition lists.
+fn whole(image: &ImageRecord) -> Result<()> {
+    for listed in &image.listed {
+        let there = image.platforms.keys().any(|built| built.with_default_variant() == listed.with_default_variant());
+        ensure!(
+            there,
+            "merge {}: expected a leg for each platform of its definition, found none for {listed}\n\
+             hint: name that leg's record too; --allow-missing-platforms publishes an index without it",
+            image.name
+        );
+    }
+    Ok(())
 }

@@ -195,6 +195,7 @@ mod tests {
             digest: Digest::of(b"index"),
             format: Family::Oci,
             layout: None,
+            created: String::new(),
             base: BaseRecord {
                 name: "docker.io/library/docker:20-dind".to_owned(),
                 digest: Digest::of(b"base's index"),

@@ -11,6 +11,7 @@ pub mod gate;
 pub mod identity;
 pub mod init;
 pub mod judge;
+pub mod legs;
 pub mod lookup;
 pub mod memo;
 pub mod oddities;
