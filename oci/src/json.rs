@@ -1,5 +1,6 @@
 //! Foreign JSON, read within bounds of depth and breadth: four megabytes of `[0],` would become several hundred as values.
-//! Decides nothing about what it says, and never prints it.
+//! Decides nothing about what it says, and quotes no more of it than
+//! the beginning of what is no JSON.
 
 use serde_json::Value;
 
@@ -7,13 +8,33 @@ use serde_json::Value;
 /// thousand. Each takes at most about 300 bytes beside its text.
 pub(crate) const VALUES_MAX: usize = 32 * 1024;
 
+/// How much of a text that is no JSON is told.
+const QUOTED_CHARS_MAX: usize = 40;
+
 /// Parses a JSON text (RFC 8259) of at most [`VALUES_MAX`] values and a depth of 127. The error says what is wrong with it.
 pub(crate) fn parse(bytes: &[u8]) -> Result<Value, String> {
     if values(bytes) > VALUES_MAX {
         return Err(format!("expected at most {VALUES_MAX} JSON values, found more"));
     }
     // The reader has a limit of its own for the depth, so that no text makes it overflow its stack.
-    serde_json::from_slice(bytes).map_err(|error| error.to_string())
+    serde_json::from_slice(bytes).map_err(|error| match bytes.trim_ascii() {
+        [] => "expected JSON, found nothing".to_owned(),
+        // Documents are objects: what begins otherwise is something else, such as a web page.
+        text @ [first, ..] if !b"{[\"".contains(first) => {
+            format!("expected JSON, found text that begins with `{}`", head(text))
+        }
+        _ => error.to_string(),
+    })
+}
+
+/// The first characters of a foreign text, printable.
+fn head(text: &[u8]) -> String {
+    let text = String::from_utf8_lossy(&text[..text.len().min(4 * QUOTED_CHARS_MAX)]);
+    let mut head: String = text.chars().take(QUOTED_CHARS_MAX).map(|c| if c.is_control() { '?' } else { c }).collect();
+    if text.chars().nth(QUOTED_CHARS_MAX).is_some() {
+        head.push('…');
+    }
+    head
 }
 
 /// At least as many as there are values: each is the first of its text, of a list or of an object, or follows a comma.
@@ -42,6 +63,22 @@ mod tests {
         {
             assert_eq!(values(text.as_bytes()), count, "{text}");
         }
+    }
+
+    #[test]
+    fn what_is_no_json_is_told_by_its_beginning() {
+        let page = format!("\n<html>\n\u{1b}[31m{}", "x".repeat(100));
+        for (text, problem) in [
+            ("", "expected JSON, found nothing"),
+            (" \n", "expected JSON, found nothing"),
+            ("<html>", "expected JSON, found text that begins with `<html>`"),
+            (&page, "expected JSON, found text that begins with `<html>??[31mxxxxxxxxxxxxxxxxxxxxxxxxxxxx…`"),
+            ("{\"a\":1", "EOF while parsing an object at line 1 column 6"),
+        ] {
+            assert_eq!(parse(text.as_bytes()).unwrap_err(), problem, "{text:?}");
+        }
+        let wide = "é".repeat(QUOTED_CHARS_MAX + 1);
+        assert!(parse(wide.as_bytes()).unwrap_err().ends_with(&format!("`{}…`", "é".repeat(QUOTED_CHARS_MAX))));
     }
 
     #[test]

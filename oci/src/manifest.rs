@@ -294,7 +294,7 @@ mod tests {
     fn refuses_all_else() {
         let config = r#""config":{"mediaType":"a","digest":"sha256:44136fa355b3678a1146ad16f7e8649e94fb4fc21fe77e8310c060f61caaff8a","size":2}"#;
         for (bad, why) in [
-            (String::new(), "EOF"),
+            (String::new(), "found nothing"),
             ("[]".to_owned(), "JSON object"),
             (r#"{"schemaVersion":1,"fsLayers":[]}"#.to_owned(), "schema version 1 is not supported"),
             (r#"{"schemaVersion":3}"#.to_owned(), "schemaVersion"),

@@ -235,7 +235,7 @@ mod tests {
     #[test]
     fn refuses_all_else() {
         for (bad, why) in [
-            ("", "EOF"),
+            ("", "found nothing"),
             ("[]", "JSON object"),
             ("{}", "os and architecture"),
             (r#"{"os":"linux","architecture":"a/b/c"}"#, "os and architecture"),
