@@ -1,5 +1,5 @@
 //! What can go wrong, with the expected and the found value wherever a caller decides by them. It never advises inside a
-//! message: advice is [`Error::hint`], which the program's `main` prints on a line of its own.
+//! message: advice is [`Error::hint`] in `hint.rs`, which the program's `main` prints on a line of its own.
 
 use std::fmt;
 use std::io;
@@ -11,6 +11,9 @@ use crate::platform::Platform;
 /// As much of foreign text as a message quotes.
 const QUOTED_CHARS_MAX: usize = 300;
 
+/// What is wrong with a certificate that may only sign others, as self-signed ones are if nobody says otherwise.
+pub(crate) const CA_AS_SERVER: &str =
+    "expected a server's certificate, found one of a CA's own (self-signed by default)";
 /// A result of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
@@ -104,10 +107,24 @@ pub enum Error {
         /// Why, as the TLS library said it.
         reason: String,
     },
-    /// A plain http URL was given for a host that is neither loopback nor named insecure.
+    /// A plain http URL was given for a host that is named secure, or is neither loopback nor named insecure.
     PlainHttp {
         /// The URL.
         url: String,
+    },
+    /// A URL was given that holds a name or password.
+    Userinfo {
+        /// Its scheme, host and port.
+        url: String,
+    },
+    /// A registry was reached, but not the token server that it names.
+    TokenServer {
+        /// Scheme, host and port of the registry.
+        registry: String,
+        /// Scheme, host and port of the token server.
+        realm: String,
+        /// Why, as the network said it.
+        reason: String,
     },
     /// A registry does not have it.
     NotFound {
@@ -147,6 +164,8 @@ pub enum Error {
     Refused {
         /// Verb and URL.
         request: String,
+        /// The statuses that would have been an answer.
+        expected: Vec<u16>,
         /// The HTTP status.
         status: u16,
         /// The registry's own words.
@@ -219,37 +238,6 @@ pub enum Error {
 }
 
 impl Error {
-    /// What a person can do about it, if there is something: one sentence without a period, for a `hint:` line.
-    pub fn hint(&self) -> Option<&'static str> {
-        match self {
-            Self::Grammar { noun: "tagged reference", .. } => Some("write the tag or digest out; none is assumed"),
-            Self::PlainHttp { .. } => Some("name the host insecure, or use https"),
-            Self::Realm { .. } => Some("if the token server is the registry's own, list it among the realms"),
-            Self::Unauthorized { .. } => {
-                Some("log in (docker login HOST keeps what is read here), or ask for the right to the repository")
-            }
-            Self::Refused { status: 405, .. } => Some("the registry takes nothing: it is read-only, or a cache"),
-            Self::Unreachable { .. } => {
-                Some("check the name, the network, and the proxies that the environment names (HTTPS_PROXY, NO_PROXY)")
-            }
-            Self::Untrusted { .. } => {
-                Some("check the CA certificates of this machine (Debian: ca-certificates), or name the registry's own")
-            }
-            Self::Quota { .. } => {
-                Some("wait for the quota's next window, log in to the registry, or name a mirror of it")
-            }
-            Self::Mirrored { origin, mirrors } => origin.hint().or_else(|| mirrors.iter().find_map(Self::hint)),
-            Self::Io { source, .. } if source.kind() == io::ErrorKind::StorageFull => Some("free some disk space"),
-            Self::Io { source, .. } if source.kind() == io::ErrorKind::PermissionDenied => {
-                Some("owners and device nodes need root")
-            }
-            Self::DigestMismatch { .. } | Self::SizeMismatch { .. } => {
-                Some("the source is damaged or was tampered with; fetch it again or from elsewhere")
-            }
-            _ => None,
-        }
-    }
-
     pub(crate) fn io(action: impl Into<String>) -> impl FnOnce(io::Error) -> Self {
         let action = action.into();
         move |source| Self::Io { action, source }
@@ -298,19 +286,24 @@ impl fmt::Display for Error {
                 write!(f, "verify {subject}: expected {expected} bytes, found {found}")
             }
             Self::TooLarge { subject, limit } => write!(f, "read {subject}: larger than the limit of {limit} bytes"),
-            Self::NoPlatform { wanted, candidates } if candidates.is_empty() => {
-                write!(f, "select platform {wanted}: the index has no image")
-            }
             Self::NoPlatform { wanted, candidates } => {
-                let list: Vec<String> = candidates.iter().map(Platform::to_string).collect();
-                write!(f, "select platform {wanted}: the index has {}", list.join(", "))
+                write!(f, "select platform {wanted}: the index has {}", listed(candidates, ", ", "no image"))
             }
             Self::Entry { path, problem } => write!(f, "take archive entry {path:?}: {problem}"),
             Self::Archive { layer, problem } => write!(f, "read layer {layer}: {}", printable(problem)),
             Self::Unreachable { endpoint, reason } => write!(f, "reach {endpoint}: {reason}"),
             Self::Untrusted { endpoint, reason } => write!(f, "trust {endpoint}: {reason}"),
             Self::PlainHttp { url } => {
-                write!(f, "use {url}: plain http to a host that is neither loopback nor named insecure")
+                write!(
+                    f,
+                    "use {url}: plain http to a host that is named secure, or neither loopback nor named insecure"
+                )
+            }
+            Self::Userinfo { url } => {
+                write!(f, "use {url}: expected a URL without a name and password, found one that holds some")
+            }
+            Self::TokenServer { registry, realm, reason } => {
+                write!(f, "authorize at {registry}: reach its token server {realm}: {reason}")
             }
             Self::NotFound { request, answer } => write!(f, "{request}: not found{}", quoted(answer)),
             Self::Unauthorized { request, answer } => write!(f, "{request}: not authorized{}", quoted(answer)),
@@ -320,22 +313,18 @@ impl fmt::Display for Error {
             Self::Quota { request, limit, window, answer } => {
                 write!(f, "{request}: the quota{} is used up{}", quota(*limit, *window), quoted(answer))
             }
-            Self::Refused { request, status, answer } => {
-                write!(f, "{request}: unexpected status {status}{}", quoted(answer))
+            Self::Refused { request, expected, status, answer } => {
+                let expected = listed(expected, " or ", "another");
+                write!(f, "{request}: expected status {expected}, found {status}{}", quoted(answer))
             }
             Self::Protocol { request, problem } => write!(f, "{request}: {problem}"),
-            Self::BlobsUnknown { request, digests } if digests.is_empty() => {
-                write!(f, "{request}: the repository lacks what the manifest names, and the registry does not say what")
-            }
             Self::BlobsUnknown { request, digests } => {
-                let list: Vec<String> = digests.iter().map(Digest::to_string).collect();
-                write!(f, "{request}: the repository lacks {}", list.join(", "))
+                let unsaid = "what the manifest names, and the registry does not say what";
+                write!(f, "{request}: the repository lacks {}", listed(digests, ", ", unsaid))
             }
-            Self::Tag { tagged, expected, found: Some(found), waited } => {
+            Self::Tag { tagged, expected, found, waited } => {
+                let found = found.map_or("no such tag".to_owned(), |found| found.to_string());
                 write!(f, "read back tag {tagged}: expected {expected}, found {found} after {waited:?}")
-            }
-            Self::Tag { tagged, expected, found: None, waited } => {
-                write!(f, "read back tag {tagged}: expected {expected}, found no such tag after {waited:?}")
             }
             Self::Realm { registry, realm } => {
                 write!(
@@ -361,6 +350,14 @@ impl std::error::Error for Error {
             _ => None,
         }
     }
+}
+
+/// The items with `between` them, or `none`.
+fn listed(items: &[impl ToString], between: &str, none: &str) -> String {
+    if items.is_empty() {
+        return none.to_owned();
+    }
+    items.iter().map(ToString::to_string).collect::<Vec<_>>().join(between)
 }
 
 fn joined(errors: &[Error]) -> String {

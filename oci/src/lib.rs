@@ -10,6 +10,7 @@ pub mod descriptor;
 pub mod digest;
 pub mod document;
 pub mod error;
+mod hint;
 pub mod index;
 mod json;
 pub mod layer;

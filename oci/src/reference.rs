@@ -67,7 +67,11 @@ impl Repository {
         let error = || Error::Grammar {
             noun: "repository",
             text: text.to_owned(),
-            expected: "[HOST[:PORT]/]PATH of lower-case words, at most 255 bytes",
+            expected: if is_bare_registry(text) {
+                "a path after the registry: HOST[:PORT]/PATH"
+            } else {
+                "[HOST[:PORT]/]PATH of lower-case words, at most 255 bytes"
+            },
         };
         let (registry, path) = match text.split_once('/') {
             Some((host, path)) if looks_like_host(host) => (host, path.to_owned()),
@@ -199,8 +203,14 @@ fn looks_like_host(component: &str) -> bool {
         || component.bytes().any(|byte| byte.is_ascii_uppercase())
 }
 
+/// A host by its look and a port, and nothing else: `127.0.0.1:5000`.
+fn is_bare_registry(text: &str) -> bool {
+    let host = text.rsplit_once(':').map_or("", |(host, _)| host);
+    is_host(text) && (host == "localhost" || host.contains(['.', ':']))
+}
+
 /// `host[:port]`, where host is a name of labels, an IPv4 address (a name by its form) or an IPv6 address in brackets.
-fn is_host(text: &str) -> bool {
+pub(crate) fn is_host(text: &str) -> bool {
     let (host, port) = match text.rsplit_once(':') {
         Some((host, port)) if !port.contains(']') => (host, Some(port)),
         _ => (text, None),

@@ -99,7 +99,7 @@ impl Answer {
     pub(super) fn location(&self) -> Result<Url> {
         self.header(LOCATION.as_str())
             .and_then(|location| self.place.join(location).ok())
-            .filter(Url::has_host)
+            .filter(|url| url.has_host() && !endpoint::has_userinfo(url))
             .ok_or_else(|| self.protocol(format!("status {} without a usable Location", self.status())))
     }
 
@@ -177,8 +177,8 @@ impl Answer {
         Failure::Again { error: Error::Cut { request: self.request.clone(), reason }, after: None }
     }
 
-    /// What an answer means whose status is not one of those hoped for.
-    pub(super) async fn refusal(mut self) -> Failure {
+    /// What an answer means whose status is not one of the `expected` ones.
+    pub(super) async fn refusal(mut self, expected: &[u16]) -> Failure {
         let status = self.status();
         let seconds = self.header(RETRY_AFTER.as_str()).and_then(|value| seconds(value.trim(), self.header("date")));
         // The status tells enough where the body cannot be had.
@@ -192,7 +192,9 @@ impl Answer {
         if let Some(Quota { limit, window }) = quota {
             return Failure::Final(Error::Quota { request, limit, window, answer });
         }
-        let refused = |request, answer| Error::Refused { request, status, answer };
+        // Of those that are no success we make something, but nobody hopes for them.
+        let hoped: Vec<u16> = expected.iter().copied().filter(|status| *status < 400).collect();
+        let refused = |request, answer| Error::Refused { request, expected: hoped.clone(), status, answer };
         match status {
             401 | 403 => Failure::Final(Error::Unauthorized { request, answer }),
             404 => Failure::Final(Error::NotFound { request, answer }),

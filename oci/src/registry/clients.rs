@@ -19,7 +19,7 @@ use super::Options;
 use super::answer;
 use super::auth;
 use super::endpoint;
-use crate::error::{Error, Result};
+use crate::error::{CA_AS_SERVER, Error, Result};
 use crate::timestamp::Timestamp;
 
 /// Largest file of CA certificates that is read: several times what a system trusts.
@@ -148,6 +148,11 @@ pub(super) fn distrust(error: &rustls::Error) -> String {
             let found = if names.is_empty() { "no name".to_owned() } else { names.join(", ") };
             format!("expected a certificate for {}, found one for {found}", expected.to_str())
         }
+        // The verifier's own kinds of error come as text only.
+        CertificateError::Other(problem) => match problem.0.to_string().as_str() {
+            "CaUsedAsEndEntity" => CA_AS_SERVER.to_owned(),
+            other => format!("expected a valid certificate, found one that fails its check: {other}"),
+        },
         _ => error.to_string(),
     }
 }

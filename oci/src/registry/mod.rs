@@ -55,8 +55,10 @@ pub struct Options {
     /// failing or sends something else is passed over. Pushes, and questions about what is there already, go to the
     /// registry itself: a mirror is a copy.
     pub mirrors: Vec<(String, String)>,
-    /// Hosts, `HOST` or `HOST:PORT`, that are spoken to over plain http, and only so. Loopback always is.
+    /// Hosts, `HOST` or `HOST:PORT`, that are spoken to over plain http, and only so. Loopback is, unless it is named below.
     pub insecure: Vec<String>,
+    /// Hosts, `HOST` or `HOST:PORT`, that are spoken to over https, and only so: loopback too, and whatever is insecure above.
+    pub secure: Vec<String>,
     /// What we call ourselves (RFC 9110, section 10.1.5).
     pub user_agent: String,
     /// Files of CA certificates in PEM to trust beside the system's, read when first needed: one that is missing or holds no
@@ -82,6 +84,7 @@ impl Default for Options {
         Self {
             mirrors: Vec::new(),
             insecure: Vec::new(),
+            secure: Vec::new(),
             user_agent: concat!("oci/", env!("CARGO_PKG_VERSION")).to_owned(),
             ca: Vec::new(),
             credentials: None,
@@ -107,11 +110,11 @@ impl Client {
     /// A client; connects nowhere yet.
     ///
     /// # Errors
-    /// [`Error::Grammar`] for a mirror that is no http or https URL; [`Error::PlainHttp`] for one of plain http that is
-    /// neither loopback nor named insecure; [`Error::Io`].
+    /// [`Error::Grammar`] for a mirror that is no http or https URL, and a host that is none; [`Error::Userinfo`] for a mirror
+    /// with a password in its URL; [`Error::PlainHttp`] for one of plain http where https is due; [`Error::Io`].
     pub fn new(options: Options) -> Result<Self> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-        let endpoints = Endpoints::new(&options.mirrors, options.insecure.clone())?;
+        let endpoints = Endpoints::new(&options)?;
         Ok(Self {
             runtime: runtime.map_err(Error::io("start the network runtime"))?,
             transport: Transport::new(options, endpoints),

@@ -24,19 +24,31 @@ use crate::reference::{Repository, Tagged};
 /// The mirrors that this client could not reach, with the error that told so. They are not asked again: each blob would
 /// wait for them anew.
 #[derive(Debug, Default)]
-pub(super) struct Dead(Mutex<HashMap<Url, (String, String)>>);
+pub(super) struct Dead(Mutex<HashMap<Url, Error>>);
 
 impl Dead {
     fn error(&self, mirror: &Url) -> Option<Error> {
-        let (endpoint, reason) = self.0.lock().unwrap_or_else(PoisonError::into_inner).get(mirror)?.clone();
-        Some(Error::Unreachable { endpoint, reason })
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).get(mirror).and_then(lasting)
     }
 
     fn note(&self, mirror: &Url, error: &Error) {
-        if let Error::Unreachable { endpoint, reason } = error {
-            let told = (endpoint.clone(), reason.clone());
+        if let Some(told) = lasting(error) {
             self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(mirror.clone(), told);
         }
+    }
+}
+
+/// The same error once more, if it is that a mirror or its token server cannot be reached.
+fn lasting(error: &Error) -> Option<Error> {
+    match error {
+        Error::Unreachable { endpoint, reason } => {
+            Some(Error::Unreachable { endpoint: endpoint.clone(), reason: reason.clone() })
+        }
+        Error::TokenServer { registry, realm, reason } => {
+            let (registry, realm, reason) = (registry.clone(), realm.clone(), reason.clone());
+            Some(Error::TokenServer { registry, realm, reason })
+        }
+        _ => None,
     }
 }
 

@@ -162,7 +162,14 @@ impl Transport {
         }
         let scopes = bearer.scopes(access);
         let client = self.clients.of_realm(&bearer.realm, &access.home, &self.options)?;
-        let mut answer = self.call_token_server(client, bearer, &scopes, identity.as_ref()).await?;
+        let called = self.call_token_server(client, bearer, &scopes, identity.as_ref()).await;
+        let mut answer = called.map_err(|failure| match failure {
+            // The registry itself was reached.
+            Failure::Final(Error::Unreachable { endpoint, reason }) => {
+                Error::TokenServer { registry: registry.clone(), realm: endpoint, reason }.into()
+            }
+            other => other,
+        })?;
         let bytes = answer.whole(TOKEN_BYTES_MAX).await?;
         let (value, life) = parse(&bytes)
             .ok_or_else(|| answer.protocol("expected a token, found none that fits a header".to_owned()))?;
@@ -215,7 +222,7 @@ impl Transport {
         };
         let verb = if matches!(identity, Some(Identity::Token(_))) { "POST" } else { "GET" };
         let answer = self.deliver(builder, format!("{verb} {url}"), &url).await?;
-        if answer.status() == 200 { Ok(answer) } else { Err(answer.refusal().await) }
+        if answer.status() == 200 { Ok(answer) } else { Err(answer.refusal(&[200]).await) }
     }
 }
 

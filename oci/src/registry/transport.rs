@@ -66,7 +66,7 @@ pub(super) struct Transport {
 
 impl Transport {
     pub(super) fn new(options: Options, endpoints: Endpoints) -> Self {
-        let credentials = Credentials::new(options.credentials.clone());
+        let credentials = Credentials::new(options.credentials.clone(), options.interrupt.clone());
         let authority = Authority::new(credentials, options.realms.clone());
         Self { options, endpoints, authority, clients: Clients::default() }
     }
@@ -133,7 +133,7 @@ impl Transport {
                     shown = Some(self.reauthorization(&answer, request.access, shown.as_ref()).await?);
                     renewed = true;
                 }
-                _ => return Err(answer.refusal().await),
+                _ => return Err(answer.refusal(request.accepted).await),
             }
         }
     }

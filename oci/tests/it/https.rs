@@ -75,9 +75,24 @@ impl Authority {
         self.openssl(&format!(
             "ca -batch -notext -config ca.conf -startdate {start} -enddate {end} -in request.pem -out certificate.pem"
         ));
+        self.serve("certificate.pem", "key.pem")
+    }
+
+    /// A server's configuration with the authority's own certificate, as people make it who sign for themselves; `extension`
+    /// is added to it (`basicConstraints=CA:FALSE`).
+    pub(crate) fn itself(extension: &str) -> (Self, Arc<ServerConfig>) {
+        let authority = Self { dir: tempfile::tempdir().unwrap() };
+        let names = "-addext subjectAltName=DNS:registry.test,IP:127.0.0.1";
+        authority
+            .openssl(&format!("req -x509 {KEY} -keyout ca.key -out ca.pem -subj /CN=it {names} -addext {extension}"));
+        let config = authority.serve("ca.pem", "ca.key");
+        (authority, config)
+    }
+
+    fn serve(&self, certificate: &str, key: &str) -> Arc<ServerConfig> {
         let path = |name| self.dir.path().join(name);
-        let certificate = CertificateDer::from_pem_file(path("certificate.pem")).unwrap();
-        let key = PrivateKeyDer::from_pem_file(path("key.pem")).unwrap();
+        let certificate = CertificateDer::from_pem_file(path(certificate)).unwrap();
+        let key = PrivateKeyDer::from_pem_file(path(key)).unwrap();
         let builder = ServerConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()));
         let builder = builder.with_safe_default_protocol_versions().unwrap().with_no_client_auth();
         Arc::new(builder.with_single_cert(vec![certificate], key).unwrap())
@@ -100,9 +115,14 @@ pub(crate) struct Front {
 impl Front {
     /// Before `server`, with a certificate of `authority` for `names`.
     pub(crate) fn start(server: &Server, authority: &Authority, names: &str, life: Life) -> Self {
+        Self::with(server, authority.issue(names, life))
+    }
+
+    /// Before `server`, with that configuration.
+    pub(crate) fn with(server: &Server, config: Arc<ServerConfig>) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
-        let (behind, config) = (server.host(), authority.issue(names, life));
+        let behind = server.host();
         let (greetings, stop) = (Arc::<Mutex<Vec<u8>>>::default(), Arc::<AtomicBool>::default());
         let (heard, stopped) = (Arc::clone(&greetings), Arc::clone(&stop));
         let thread = std::thread::spawn(move || {

@@ -1,13 +1,15 @@
 //! Who we are, and who gets to know: passwords and tokens of the registry client against registries of the test's own.
 
 use std::fs;
+use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, ExitCode};
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
 
 use libtest_mimic::Trial;
-use oci::{Client, Error, Mount, Options, Reference, Repository, Silent};
+use oci::{Client, Error, Interrupt, Mount, Options, Reference, Repository, Silent};
 use tempfile::TempDir;
 
 use crate::client::{BODY, OK, blob, options, repository};
@@ -15,15 +17,17 @@ use crate::push::{Push, TYPE, registry};
 use crate::server::{Request, Server, reply};
 use crate::trial;
 
-/// Marks a child of these trials: `CHILD CONFIG HOST`.
+/// Marks a child of these trials: `CHILD CONFIG HOST [FILE]`.
 pub(crate) const CHILD: &str = "child-of-login-trial";
+/// How long a helper may take.
+const HELPER_TIMEOUT: Duration = Duration::from_secs(60);
 /// base64 of `u:p`, and of `u:old`.
 const BASIC: &str = "Basic dTpw";
 const ENTRY: &str = r#"{"auth":"dTpw"}"#;
 const WRONG_ENTRY: &str = r#"{"auth":"dTpvbGQ="}"#;
 
 pub(crate) fn trials() -> Vec<Trial> {
-    let trials: [(&str, fn()); 10] = [
+    let trials: [(&str, fn()); 12] = [
         ("login::f33_f43_one_token_of_both_scopes_serves_a_run", one_token_serves_a_run),
         ("login::f42_a_token_that_dies_in_mid_push_is_replaced", a_dying_token_is_replaced),
         ("login::f42_a_403_of_a_dead_token_is_a_401", a_403_of_a_dead_token_is_a_401),
@@ -33,6 +37,8 @@ pub(crate) fn trials() -> Vec<Trial> {
         ("login::f45_passwords_go_to_trusted_token_servers", passwords_go_to_trusted_servers),
         ("login::a_password_is_for_who_asks", a_password_is_for_who_asks),
         ("login::identity_tokens_are_posted", identity_tokens_are_posted),
+        ("login::a_token_server_that_is_down_is_not_a_registry_that_is", a_token_server_is_down),
+        ("login::a_helper_ends_with_the_interrupt", a_helper_ends_with_the_interrupt),
         ("login::f49_helpers_come_first_and_may_have_nothing", helpers_come_first),
     ];
     trials.into_iter().map(|(name, test)| trial(name, &[], test)).collect()
@@ -219,6 +225,29 @@ fn a_password_is_for_who_asks() {
     assert!(error.ends_with("config.json: expected JSON, at line 1 column 2"), "{error}");
 }
 
+fn a_token_server_is_down() {
+    // A port that was free a moment ago.
+    let realm = format!("http://{}", TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap());
+    let challenge = format!(r#"Bearer realm="{realm}/token""#);
+    let asks = move |_: &Request, _| Some(reply("401 No", &[("WWW-Authenticate", &challenge)], b""));
+    let (home, mirror) = (registry(asks.clone()), registry(asks));
+    let error = Push::new(options()).blob(&home).unwrap_err();
+    assert!(matches!(error, Error::TokenServer { .. }), "{error:?}");
+    let said = error.to_string();
+    let start = format!("authorize at http://{}: reach its token server {realm}: ", home.host());
+    assert!(said.starts_with(&start) && said.contains("refused"), "{said}");
+    // A mirror of which it is true is asked once.
+    let client =
+        Client::new(Options { mirrors: vec![(home.host(), format!("http://{}", mirror.host()))], ..options() });
+    let client = client.unwrap();
+    let tag = repository(&home).tagged("1").unwrap();
+    for _ in 0..2 {
+        let result = client.resolve(&tag);
+        assert!(matches!(result, Err(Error::Mirrored { .. })), "{result:?}");
+    }
+    assert_eq!(mirror.requests().len(), 1);
+}
+
 fn identity_tokens_are_posted() {
     let server = guarded("", |_| None);
     let (_dir, options) = login(&format!(r#""{}":{{"identitytoken":"r+t"}}"#, server.host()));
@@ -259,24 +288,52 @@ fn helpers_come_first() {
         let path = dir.path().join("config.json");
         fs::write(&path, config).unwrap();
         let _ = fs::remove_file(dir.path().join("asked"));
-        let said = child(dir.path(), &path, &host);
+        let said = child(dir.path(), &path, &host, &[]);
         assert!(said.contains(words) && !said.contains("secret"), "{said}");
         assert_eq!(fs::read_to_string(dir.path().join("asked")).unwrap(), asked.replace("HOST", &host));
     }
 }
 
-/// Pushes in a process of its own, which finds the helpers of `dir`.
-fn child(dir: &Path, config: &Path, host: &str) -> String {
+fn a_helper_ends_with_the_interrupt() {
+    let server = basic();
+    let dir = tempfile::tempdir().unwrap();
+    let (helper, asked) = (dir.path().join("docker-credential-slow"), dir.path().join("asked"));
+    fs::write(&helper, format!("#!/bin/sh\nexec >&-\necho $$ > {}\nexec sleep 600\n", asked.display())).unwrap();
+    fs::set_permissions(&helper, fs::Permissions::from_mode(0o755)).unwrap();
+    let config = dir.path().join("config.json");
+    fs::write(&config, r#"{"credsStore":"slow"}"#).unwrap();
+    // The child raises its interrupt once this file holds something.
+    let start = Instant::now();
+    let said = child(dir.path(), &config, &server.host(), &[&asked]);
+    assert_eq!(said, "interrupted\n");
+    assert!(start.elapsed() < HELPER_TIMEOUT, "{:?}", start.elapsed());
+    let pid = fs::read_to_string(asked).unwrap();
+    assert!(!Path::new("/proc").join(pid.trim()).exists(), "{pid}");
+}
+
+/// Pushes in a process of its own, which finds the helpers of `dir`, and is interrupted once the file `until`, if there is one,
+/// holds something.
+fn child(dir: &Path, config: &Path, host: &str, until: &[&Path]) -> String {
     let path = format!("{}:/usr/bin:/bin", dir.display());
     let mut command = Command::new(std::env::current_exe().unwrap());
-    let output = command.arg(CHILD).arg(config).arg(host).env("PATH", path).output().unwrap();
+    let output = command.arg(CHILD).arg(config).arg(host).args(until).env("PATH", path).output().unwrap();
     String::from_utf8(output.stdout).unwrap()
 }
 
 /// The child's main.
 pub(crate) fn push_in_child(arguments: &[String]) -> ExitCode {
-    let [config, host] = arguments else { return ExitCode::FAILURE };
-    let push = Push::new(Options { credentials: Some(config.into()), ..options() });
+    let [config, host, until @ ..] = arguments else { return ExitCode::FAILURE };
+    let interrupt = Interrupt::default();
+    if let [until] = until {
+        let (until, raise) = (until.clone(), interrupt.clone());
+        std::thread::spawn(move || {
+            while fs::read(&until).map_or(true, |bytes| bytes.is_empty()) {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            raise.raise();
+        });
+    }
+    let push = Push::new(Options { credentials: Some(config.into()), interrupt, ..options() });
     let repository = Repository::parse(&format!("{host}/some/image")).unwrap();
     match push.client.push_blob(&repository, &blob(), &push.layout, &Silent) {
         Ok(()) => println!("done"),

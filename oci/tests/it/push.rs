@@ -157,9 +157,16 @@ fn a_refused_put_is_looked_into() {
         assert_eq!(result.is_ok(), there, "{result:?}");
         assert_eq!(server.calls(), [POST, PUT, &head_call()]);
         if let Err(error) = result {
-            assert!(error.to_string().ends_with("uploads/1: unexpected status 400: BLOB_UPLOAD_INVALID"), "{error}");
+            assert!(
+                error.to_string().ends_with("uploads/1: expected status 201, found 400: BLOB_UPLOAD_INVALID"),
+                "{error}"
+            );
         }
     }
+    // What a POST may be answered by is told.
+    let server = registry(|request, _| (request.method == "POST").then(|| reply(OK, &[], b"")));
+    let error = push(&server).unwrap_err().to_string();
+    assert!(error.ends_with("/blobs/uploads/: expected status 201 or 202, found 200"), "{error}");
     // A session that is gone is replaced by a new one.
     let server = registry(|request, count| {
         (request.method == "PUT" && count == 1).then(|| reply("404 No", &[], br#"{"errors":[]}"#))
@@ -227,7 +234,7 @@ fn locations_are_resolved() {
         push(&server).unwrap();
         assert_eq!(server.paths(), [UPLOADS.to_owned(), path], "{location}");
     }
-    for location in [&[][..], &[("Location", "http://")]] {
+    for location in [&[][..], &[("Location", "http://")], &[("Location", "http://u:s3cret@127.0.0.1/up/7")]] {
         let server = registry(move |_, _| Some(reply(ACCEPTED, location, b"")));
         let error = push(&server).unwrap_err().to_string();
         assert!(error.ends_with("status 202 without a usable Location"), "{error}");
@@ -294,9 +301,10 @@ fn a_damaged_layout_is_named() {
 }
 
 fn a_moving_upload_goes_on() {
-    let silence = Duration::from_millis(400);
-    // 16 MiB in 128 pieces: more than a second, of which the sockets' buffers take a part.
-    let server = Server::start_slow(Duration::from_millis(10), |request, stream| {
+    // Room for a machine that is busy with other things: it may stand still for nearly so long.
+    let silence = Duration::from_secs(2);
+    // 16 MiB in 128 pieces: more than five seconds, of which the sockets' buffers take a part.
+    let server = Server::start_slow(Duration::from_millis(40), |request, stream| {
         let next = [("Location", "1?_state=x")];
         let answer = if request.method == "POST" { reply(ACCEPTED, &next, b"") } else { reply(CREATED, &[], b"") };
         send(stream, &answer);

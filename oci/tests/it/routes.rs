@@ -169,7 +169,7 @@ fn a_proxy_that_fails() {
         (
             &refusing,
             "reach https://secure.test: tunnel error: proxy authorization required",
-            "GET http://plain.test/v2/some/image/manifests/1: unexpected status 407",
+            "GET http://plain.test/v2/some/image/manifests/1: expected status 200, found 407",
         ),
     ] {
         let variables = [("HTTPS_PROXY", proxy), ("HTTP_PROXY", proxy)];

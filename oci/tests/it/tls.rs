@@ -5,7 +5,7 @@ use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 
 use libtest_mimic::Trial;
-use oci::{Client, Options, Tagged};
+use oci::{Client, Error, Options, Tagged};
 
 use crate::client::{OK, manifest, options, repository};
 use crate::https::{Authority, FUTURE, Front, HANDSHAKE, Life, PAST, VALID};
@@ -23,6 +23,8 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("tls::f48_an_unknown_ca_is_one_error_and_no_plain_http", needs, an_unknown_ca_is_one_error),
         trial("tls::certificates_that_do_not_fit_are_one_error", needs, certificates_that_do_not_fit),
         trial("tls::f48_no_tls_is_one_error_and_no_plain_http", &[], no_tls_is_one_error),
+        trial("tls::a_self_signed_certificate_is_told_in_words", needs, a_self_signed_certificate),
+        trial("tls::f48_loopback_is_https_where_it_is_named_secure", needs, loopback_named_secure),
         trial("tls::f44_authorization_stays_with_scheme_and_host", needs, authorization_stays),
         trial("tls::f45_an_https_registry_has_no_realm_of_plain_http", needs, no_realm_of_plain_http),
         trial("tls::a_ca_file_that_is_odd_is_one_error", &[], a_ca_file_that_is_odd),
@@ -77,6 +79,41 @@ fn certificates_that_do_not_fit() {
     ] {
         assert_eq!(refused(names, life, &authority, &authority.file()), what);
     }
+}
+
+fn a_self_signed_certificate() {
+    // What `openssl req -x509` makes unless told otherwise may sign others, and be no server's.
+    let (authority, config) = Authority::itself("keyUsage=digitalSignature,keyCertSign");
+    let server = registry();
+    let front = Front::with(&server, config);
+    let problem = "expected a server's certificate, found one of a CA's own (self-signed by default)";
+    for ca in [PathBuf::from(NO_CA), authority.file()] {
+        assert_eq!(ask(front.port(), &ca), format!("trust https://registry.test: {problem}"));
+    }
+    assert_eq!(server.requests().len(), 0);
+    let (authority, config) = Authority::itself("basicConstraints=critical,CA:FALSE");
+    let front = Front::with(&server, config);
+    assert_eq!(ask(front.port(), &authority.file()), "ok");
+}
+
+fn loopback_named_secure() {
+    let (server, authority) = (registry(), Authority::new());
+    let front = Front::start(&server, &authority, "IP:127.0.0.1", VALID);
+    let host = format!("127.0.0.1:{}", front.port());
+    let tag = Tagged::parse(&format!("{host}/some/image:1")).unwrap();
+    let secure = Options { secure: vec![host], ..options() };
+    // Nothing but https is tried, whatever comes of it.
+    let error = Client::new(secure.clone()).unwrap().resolve(&tag).unwrap_err();
+    assert!(matches!(error, Error::Untrusted { .. }), "{error:?}");
+    assert_eq!((front.greetings(), server.requests().len()), (vec![HANDSHAKE], 0));
+    Client::new(Options { ca: vec![authority.file()], ..secure }).unwrap().resolve(&tag).unwrap();
+    assert_eq!((front.greetings(), server.calls().len()), (vec![HANDSHAKE, HANDSHAKE], 1));
+    // Unless it is named so, loopback is plain http, and who speaks https there hangs up.
+    let deaf = TcpListener::bind("127.0.0.1:0").unwrap();
+    let tag = Tagged::parse(&format!("{}/some/image:1", deaf.local_addr().unwrap())).unwrap();
+    std::thread::spawn(move || deaf.incoming().for_each(drop));
+    let error = Client::new(options()).unwrap().resolve(&tag).unwrap_err();
+    assert!(matches!(error, Error::Cut { .. }) && error.hint().unwrap().contains("name the host secure"), "{error:?}");
 }
 
 fn no_tls_is_one_error() {

@@ -282,7 +282,8 @@ mod tests {
     #[test]
     fn f06_a_refusal_of_dockers_types_names_the_way_out() {
         let refused = |status, family| {
-            let error = oci::Error::Refused { request: "PUT x".to_owned(), status, answer: String::new() };
+            let error =
+                oci::Error::Refused { request: "PUT x".to_owned(), expected: vec![201], status, answer: String::new() };
             format!("{:#}", refusal(error, family))
         };
         let hinted = |text: String| text.ends_with("\nhint: --format oci publishes it under OCI's");
