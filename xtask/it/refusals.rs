@@ -24,7 +24,8 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("refusals::a_repository_that_is_none", names),
         trial("refusals::a_record_that_is_none", records),
         trial_if("refusals::registries_that_take_nothing", registry.clone(), registries),
-        trial_if("refusals::what_got_there_before_a_refusal_is_recorded", registry, half_way),
+        trial_if("refusals::what_got_there_before_a_refusal_is_recorded", registry.clone(), half_way),
+        trial_if("refusals::what_cannot_be_recorded_is_not_sent", registry, no_place_for_the_record),
     ]
 }
 
@@ -174,6 +175,27 @@ fn registries() -> Result<(), Failed> {
     fs::write(shop.path("docker/config.json"), config)?;
     done(&publish(shop, &format!("{login}/dind"))?)?;
     done(&publish(shop, &shop.repository("dind")?.to_string())?)
+}
+
+fn no_place_for_the_record() -> Result<(), Failed> {
+    let mut shop = Shop::open()?;
+    shop.base("dind", &[AMD64], Family::Oci)?;
+    shop.definition("ours", "dind", &[AMD64], "")?;
+    done(&shop.build(&["--suite", "none", "--platform", AMD64])?)?;
+    // Root writes everywhere, but no file into the place of a folder.
+    fs::rename(shop.path("out/junit.xml"), shop.path("junit.xml"))?;
+    fs::create_dir(shop.path("out/junit.xml"))?;
+    shop.requests()?;
+    let to = shop.repository("dind")?.to_string();
+    refused(&publish(&shop, &to)?, &["write ", "junit.xml", "found a folder"])?;
+    let requests = shop.requests()?;
+    ensure(
+        !requests.iter().any(|request| !request.starts_with("HEAD ")),
+        format!("something was sent: {requests:#?}"),
+    )?;
+    // The same is done where the record has a place.
+    fs::remove_dir(shop.path("out/junit.xml"))?;
+    done(&publish(&shop, &to)?)
 }
 
 /// The second of two images is refused: the first is in the registry, and the record says so.

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use suite::{Outcome, Verdict};
 
 use crate::progress::size;
-use crate::shared::{read_text, write_whole};
+use crate::shared::{check_writable, read_text, write_whole};
 use crate::spec::ImageSpec;
 use crate::stages::base::{FetchedBase, Source};
 use crate::stages::derived::DerivedImage;
@@ -24,6 +24,8 @@ const RECORD_BYTES_MAX: u64 = 64 * 1024 * 1024;
 /// Raised whenever a key changes its meaning or goes.
 const SCHEMA: u32 = 1;
 
+/// The record's file name.
+pub const JSON: &str = "digests.json";
 /// The table's file name.
 const MARKDOWN: &str = "digests.md";
 /// The test cases' file name.
@@ -267,7 +269,12 @@ impl Record {
         let verdicts: Vec<_> = platforms.filter_map(|platform| platform.verdict.clone()).collect();
         write_whole(&out.join(JUNIT), suite::junit(&verdicts)?.as_bytes())?;
         write_whole(&out.join(MARKDOWN), self.markdown().as_bytes())?;
-        write_whole(&out.join("digests.json"), self.json()?.as_bytes())
+        write_whole(&out.join(JSON), self.json()?.as_bytes())
+    }
+
+    /// Error: [`Self::write`] could not write below `out`. What is published and cannot be recorded is lost: this comes first.
+    pub fn check_place(out: &Path) -> Result<()> {
+        [JUNIT, MARKDOWN, JSON].iter().try_for_each(|name| check_writable(&out.join(name)))
     }
 
     /// The table of digests: one line for each platform of each image.

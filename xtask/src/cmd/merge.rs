@@ -37,9 +37,9 @@ pub(super) fn run(args: &args::Merge, session: &Session) -> Result<Outcome> {
         let pending = publisher.pending(image, &index, Age::Unknown)?;
         indexes.push((index, pending));
     }
-    // What is published and cannot be recorded is lost: the place of the record comes first.
     let out = out_folder(args.out.as_deref(), &session.facts);
     std::fs::create_dir_all(&out).with_context(|| format!("make {}", out.display()))?;
+    Record::check_place(&out)?;
     let mut published = String::new();
     for (image, (index, pending)) in images.iter_mut().zip(&indexes) {
         let stage = session.progress.stage("merge", &image.name);

@@ -7,7 +7,7 @@ use oci::Reference;
 use super::Outcome;
 use crate::args;
 use crate::plan::{cache, out_folder};
-use crate::record::{ImageRecord, Record, SourceRecord};
+use crate::record::{ImageRecord, JSON, Record, SourceRecord};
 use crate::session::{Session, print};
 use crate::stages::derived::DerivedImage;
 use crate::stages::gate;
@@ -16,8 +16,8 @@ use crate::stages::publish::{Age, Publisher};
 /// Publishes the named images of the record; all are cleared before the first is sent. stdout names what is in the repository then.
 pub(super) fn run(args: &args::Publish, session: &Session) -> Result<Outcome> {
     let out = out_folder(args.out.as_deref(), &session.facts);
-    let mut record = Record::read(&out.join("digests.json"))?;
-    ensure!(!record.images.is_empty(), "publish {}: the record names no image", out.join("digests.json").display());
+    let mut record = Record::read(&out.join(JSON))?;
+    ensure!(!record.images.is_empty(), "publish {}: the record names no image", out.join(JSON).display());
     for name in &args.images {
         if !record.images.iter().any(|image| image.name == *name) {
             let recorded: Vec<_> = record.images.iter().map(|image| image.name.as_str()).collect();
@@ -39,6 +39,7 @@ pub(super) fn run(args: &args::Publish, session: &Session) -> Result<Outcome> {
         })?;
         cleared.push((image, derived, pass));
     }
+    Record::check_place(&out)?;
     let mut published = String::new();
     let done: Result<()> = cleared.into_iter().try_for_each(|(image, derived, pass)| {
         let base = match image.base.source {
