@@ -149,6 +149,15 @@ fn bad_arguments() -> Result<(), Failed> {
         ),
         (&["build-images", "--plan", "--images", "Cargo.toml"], "found a file\nhint: --images names the folder"),
         (&["build-images", "--plan", "--mirror", "docker.io"], "expected HOST=URL"),
+        (&["build-images", "--plan", "--mirror", "http://u:s3cret@127.0.0.1"], "expected HOST=URL"),
+        (&["build-images", "--plan", "--mirror", "docker.io=http://u:s3cret@127.0.0.1:9"], "\nhint: log in instead"),
+        (&["build-images", "--plan", "--offline", "--mirror", "docker.io=ftp://u:s3cret@h"], "an http or https URL"),
+        (&["build-images", "--plan", "--mirror", "docker.io/library=http://127.0.0.1:9"], "expected HOST[:PORT]"),
+        (&["build-images", "--plan", "--secure", "https://127.0.0.1"], "expected HOST[:PORT]"),
+        (&["build-images", "--plan", "--docker-archive", "-"], "expected the name of a file, found `-`"),
+        (&["publish", "127.0.0.1:5055"], "hint: a registry alone is no repository; add a path"),
+        (&["publish", "localhost:5055"], "expected a path after the registry: HOST[:PORT]/PATH"),
+        (&["publish", "docker:20"], "hint: leave out the tag"),
         (&["build-images", "--plan", "--base", "hub"], "possible values: auto, registry, standin"),
         (&["build-images", "--plan", "--images", "no/such/folder"], "no/such/folder"),
         (&["bild-images"], "unrecognized subcommand"),
@@ -162,6 +171,7 @@ fn bad_arguments() -> Result<(), Failed> {
             format!("{arguments:?}: expected `{expected}`\n{}", said(&output)),
         )?;
         ensure(output.stdout.is_empty(), format!("{arguments:?}: stdout is data\n{}", said(&output)))?;
+        ensure(!errors.contains("s3cret"), format!("{arguments:?}: a secret is printed\n{}", said(&output)))?;
     }
     Ok(())
 }

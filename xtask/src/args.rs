@@ -2,6 +2,8 @@
 
 use std::path::PathBuf;
 
+use clap::builder::TypedValueParser;
+use clap::error::ErrorKind;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use oci::{Platform, Repository};
 use serde::Serialize;
@@ -97,7 +99,7 @@ pub struct BuildImages {
     #[command(flatten)]
     pub allow: Allow,
     /// Write the one image to FILE as well, as an archive for `docker load`: the host's platform, or the only one that is built
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", value_parser = file)]
     pub docker_archive: Option<PathBuf>,
     /// Build and judge again what the cache holds already
     #[arg(long)]
@@ -114,11 +116,14 @@ pub struct BuildImages {
 #[derive(Debug, Clone, Default, Args, Serialize)]
 pub struct Registries {
     /// Ask URL before the registry HOST; repeatable, tried in order
-    #[arg(long, value_name = "HOST=URL", value_parser = mirror)]
+    #[arg(long, value_name = "HOST=URL", value_parser = Mirror)]
     pub mirror: Vec<(String, String)>,
     /// Speak plain http to the registry HOST; repeatable (loopback needs no permission)
     #[arg(long, value_name = "HOST")]
     pub insecure: Vec<String>,
+    /// Speak https to the registry HOST and nothing else, though it is loopback; repeatable
+    #[arg(long, value_name = "HOST")]
+    pub secure: Vec<String>,
     /// Trust the CA certificates in FILE (PEM) beside the system's; repeatable
     #[arg(long, value_name = "FILE")]
     pub ca: Vec<PathBuf>,
@@ -373,8 +378,11 @@ fn platform(text: &str) -> Result<Platform, String> {
 fn repository(text: &str) -> Result<Repository, String> {
     Repository::parse(text).map_err(|error| {
         let name = text.rsplit('/').next().unwrap_or(text);
+        let is_host = |host: &str| host == "localhost" || (host.contains(['.', ':']) && !host.contains(['/', '@']));
         let hint = if text.contains("://") {
             "\nhint: leave out the scheme; --insecure HOST permits plain http"
+        } else if text.rsplit_once(':').is_some_and(|(host, port)| is_host(host) && port.parse::<u16>().is_ok()) {
+            "\nhint: a registry alone is no repository; add a path: HOST:PORT/PATH"
         } else if name.contains([':', '@']) {
             "\nhint: leave out the tag or digest; tags are those of the images' definitions"
         } else {
@@ -384,11 +392,27 @@ fn repository(text: &str) -> Result<Repository, String> {
     })
 }
 
-fn mirror(text: &str) -> Result<(String, String), String> {
-    match text.split_once('=') {
-        Some((host, url)) if !host.is_empty() && (url.starts_with("http://") || url.starts_with("https://")) => {
-            Ok((host.to_owned(), url.to_owned()))
-        }
-        _ => Err("expected HOST=URL, such as docker.io=http://127.0.0.1:5000".to_owned()),
+fn file(text: &str) -> Result<PathBuf, String> {
+    if text == "-" { Err("expected the name of a file, found `-`".to_owned()) } else { Ok(text.into()) }
+}
+
+/// Splits `HOST=URL`; the client checks both. Its error never shows what was typed, which may hold a password.
+#[derive(Debug, Clone)]
+struct Mirror;
+
+impl TypedValueParser for Mirror {
+    type Value = (String, String);
+
+    fn parse_ref(
+        &self,
+        command: &clap::Command,
+        _: Option<&clap::Arg>,
+        value: &std::ffi::OsStr,
+    ) -> Result<Self::Value, clap::Error> {
+        let split = value.to_str().and_then(|text| text.split_once('='));
+        split.map(|(host, url)| (host.to_owned(), url.to_owned())).ok_or_else(|| {
+            let problem = "--mirror: expected HOST=URL, such as docker.io=http://127.0.0.1:5000";
+            command.clone().error(ErrorKind::ValueValidation, problem)
+        })
     }
 }

@@ -8,11 +8,13 @@ use crate::args::Registries;
 use crate::session::Session;
 
 impl Registries {
-    /// A client; it connects to nothing yet. Error: a mirror that is no URL, or one of plain http that nobody permitted.
+    /// A client; it connects to nothing yet. Error: a host that is none; a mirror that is no URL, holds a password, or is one of plain
+    /// http that nobody permitted.
     pub fn client(&self, session: &Session) -> Result<Client> {
         let options = Options {
             mirrors: self.mirror.clone(),
             insecure: self.insecure.clone(),
+            secure: self.secure.clone(),
             ca: self.ca.iter().map(|file| session.facts.cwd.join(file)).collect(),
             credentials: session.facts.docker_config.clone(),
             interrupt: session.interrupt.clone(),

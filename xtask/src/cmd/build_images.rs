@@ -27,6 +27,7 @@ use crate::tools;
 /// Builds and judges the planned images and writes the record; stdout names what passed.
 pub(super) fn run(args: &BuildImages, session: &Session) -> Result<Outcome> {
     let plan = Plan::new(args, &session.facts)?;
+    let client = plan.registries.client(session)?;
     if args.plan {
         print(&format!("{}\n", serde_json::to_string_pretty(&plan).context("print the plan")?))?;
         return Ok(Outcome::Done);
@@ -36,7 +37,7 @@ pub(super) fn run(args: &BuildImages, session: &Session) -> Result<Outcome> {
         asked.check_place()?;
     }
     let _turn = wait_for_turn(&plan, session)?;
-    let client = if plan.offline { None } else { Some(plan.registries.client(session)?) };
+    let client = Some(client).filter(|_| !plan.offline);
     let bases = fetch_bases(&plan, client.as_ref(), session)?;
     refuse_standin(&plan, &bases)?;
     let inits = build_inits(&bases, session)?;
