@@ -256,6 +256,13 @@ fn steps() -> Result<(), Failed> {
     let look = |reference: &str| -> Result<_, Failed> { Ok(client.head(&oci::Reference::parse(reference)?)?) };
 
     service.run("ci.yml", &["test"])?;
+    // The leg of the other platform is refused here; its machine is not at hand, so the image is then declared for this one alone.
+    service.run("images.yml", &["matrix", "leg"])?;
+    let definition = bench.path("images/containerd.yaml");
+    let text = fs::read_to_string(&definition)?;
+    let alone = text.replace("[linux/amd64, linux/arm64/v8]", "[linux/amd64]");
+    ensure(alone != text, "the definition lists other platforms")?;
+    fs::write(&definition, alone)?;
     service.run("images.yml", &["matrix", "leg", "merge", "pulled"])?;
     let record: serde_json::Value = serde_json::from_slice(&service.artifact("record", "digests.json")?)?;
     let digest = record["images"][0]["digest"].as_str().ok_or("no digest")?;

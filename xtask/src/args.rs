@@ -1,12 +1,15 @@
 //! What was typed, as clap parsed it: names, values and help texts. Does no I/O and decides nothing; `plan` checks it.
 
+mod registries;
+
 use std::path::PathBuf;
 
-use clap::builder::TypedValueParser;
-use clap::error::ErrorKind;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use oci::{Platform, Repository};
 use serde::Serialize;
+
+pub use self::registries::Registries;
+use self::registries::repository;
 
 /// Docker-in-Docker without zombie shims: builds the fixed images, judges them in real daemons, records what passed.
 #[derive(Debug, Parser)]
@@ -112,23 +115,6 @@ pub struct BuildImages {
     pub json: bool,
 }
 
-/// How registries are reached.
-#[derive(Debug, Clone, Default, Args, Serialize)]
-pub struct Registries {
-    /// Ask URL before the registry HOST; repeatable, tried in order
-    #[arg(long, value_name = "HOST=URL", value_parser = Mirror)]
-    pub mirror: Vec<(String, String)>,
-    /// Speak plain http to the registry HOST; repeatable (loopback needs no permission)
-    #[arg(long, value_name = "HOST")]
-    pub insecure: Vec<String>,
-    /// Speak https to the registry HOST and nothing else, though it is loopback; repeatable
-    #[arg(long, value_name = "HOST")]
-    pub secure: Vec<String>,
-    /// Trust the CA certificates in FILE (PEM) beside the system's; repeatable
-    #[arg(long, value_name = "FILE")]
-    pub ca: Vec<PathBuf>,
-}
-
 impl Command {
     /// How registries are reached, of a command that reaches any.
     pub fn registries(&mut self) -> Option<&mut Registries> {
@@ -141,14 +127,6 @@ impl Command {
             Self::Outdated(args) => Some(&mut args.registries),
             _ => None,
         }
-    }
-}
-
-impl Registries {
-    /// Adds mirrors behind those that are there, as `--mirror` would; `text` holds any number of HOST=URL between blanks. Error: one is none.
-    pub fn add_mirrors(&mut self, text: &str) -> Result<(), String> {
-        self.mirror.extend(text.split_whitespace().map(mirror).collect::<Result<Vec<_>, _>>()?);
-        Ok(())
     }
 }
 
@@ -375,44 +353,6 @@ fn platform(text: &str) -> Result<Platform, String> {
     Platform::parse(text).map_err(|error| error.to_string())
 }
 
-fn repository(text: &str) -> Result<Repository, String> {
-    Repository::parse(text).map_err(|error| {
-        let name = text.rsplit('/').next().unwrap_or(text);
-        let is_host = |host: &str| host == "localhost" || (host.contains(['.', ':']) && !host.contains(['/', '@']));
-        let hint = if text.contains("://") {
-            "\nhint: leave out the scheme; --insecure HOST permits plain http"
-        } else if text.rsplit_once(':').is_some_and(|(host, port)| is_host(host) && port.parse::<u16>().is_ok()) {
-            "\nhint: a registry alone is no repository; add a path: HOST:PORT/PATH"
-        } else if name.contains([':', '@']) {
-            "\nhint: leave out the tag or digest; tags are those of the images' definitions"
-        } else {
-            ""
-        };
-        format!("{error}{hint}")
-    })
-}
-
 fn file(text: &str) -> Result<PathBuf, String> {
     if text == "-" { Err("expected the name of a file, found `-`".to_owned()) } else { Ok(text.into()) }
-}
-
-/// Splits `HOST=URL`; the client checks both. Its error never shows what was typed, which may hold a password.
-#[derive(Debug, Clone)]
-struct Mirror;
-
-impl TypedValueParser for Mirror {
-    type Value = (String, String);
-
-    fn parse_ref(
-        &self,
-        command: &clap::Command,
-        _: Option<&clap::Arg>,
-        value: &std::ffi::OsStr,
-    ) -> Result<Self::Value, clap::Error> {
-        let split = value.to_str().and_then(|text| text.split_once('='));
-        split.map(|(host, url)| (host.to_owned(), url.to_owned())).ok_or_else(|| {
-            let problem = "--mirror: expected HOST=URL, such as docker.io=http://127.0.0.1:5000";
-            command.clone().error(ErrorKind::ValueValidation, problem)
-        })
-    }
 }

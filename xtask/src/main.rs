@@ -63,7 +63,8 @@ fn add_mirrors(command: &mut Command) -> Result<()> {
     if let (Some(registries), Some(mirrors)) = (command.registries(), variable("XTASK_MIRROR")) {
         registries
             .add_mirrors(&mirrors)
-            .map_err(|expected| anyhow!("read XTASK_MIRROR: {expected}, found `{mirrors}`"))?;
+            // What was found may hold a password.
+            .map_err(|expected| anyhow!("read XTASK_MIRROR: {expected}"))?;
     }
     Ok(())
 }
