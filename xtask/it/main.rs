@@ -25,6 +25,7 @@ mod scale;
 mod service;
 mod shop;
 mod support;
+mod targets;
 mod tripwire;
 mod workbench;
 mod workflows;
@@ -43,6 +44,7 @@ fn main() {
         pipeline::trials(),
         publish::trials(),
         promote::trials(),
+        targets::trials(),
         chain::trials(),
         gate::trials(),
         readers::trials(),

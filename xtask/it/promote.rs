@@ -1,7 +1,7 @@
 //! Promotion: what goes through, in how many requests, what is refused, and what a crash at any request leaves.
 
 use std::fs;
-use std::process::Output;
+use std::process::{Command, Output};
 
 use libtest_mimic::{Failed, Trial};
 use oci::{Digest, Family, Repository};
@@ -30,14 +30,14 @@ pub(crate) fn trials() -> Vec<Trial> {
 }
 
 /// A shop with one image in `staging`, and a record that says of it what the trial wants: no suite runs here.
-struct Counter {
-    shop: Shop,
-    digest: Digest,
+pub(crate) struct Counter {
+    pub(crate) shop: Shop,
+    pub(crate) digest: Digest,
     record: Value,
 }
 
 impl Counter {
-    fn open() -> Result<Self, Failed> {
+    pub(crate) fn open() -> Result<Self, Failed> {
         let shop = Shop::open()?;
         shop.base("base", &[AMD64], Family::Oci)?;
         shop.definition("dind", "base", &[AMD64], "floating: true")?;
@@ -60,7 +60,7 @@ impl Counter {
         ))
     }
 
-    fn write(&self, text: &str) -> Result<(), Failed> {
+    pub(crate) fn write(&self, text: &str) -> Result<(), Failed> {
         Ok(fs::write(self.shop.path("promotion.yaml"), text)?)
     }
 
@@ -68,13 +68,18 @@ impl Counter {
         Ok(fs::write(self.shop.path("record.json"), record.to_string())?)
     }
 
-    fn promote(&self, more: &[&str]) -> Result<Output, Failed> {
-        let mut command = command(["promote", "--file"]);
-        command.arg(self.shop.path("promotion.yaml")).arg("--record").arg(self.shop.path("record.json"));
-        Ok(command.args(more).output()?)
+    pub(crate) fn promote(&self, more: &[&str]) -> Result<Output, Failed> {
+        Ok(self.command(more).output()?)
     }
 
-    fn names(&self, tag: &str) -> Option<Digest> {
+    /// `promote` with the file and the record, to be started by the trial.
+    pub(crate) fn command(&self, more: &[&str]) -> Command {
+        let mut command = command(["promote", "--file"]);
+        command.arg(self.shop.path("promotion.yaml")).arg("--record").arg(self.shop.path("record.json")).args(more);
+        command
+    }
+
+    pub(crate) fn names(&self, tag: &str) -> Option<Digest> {
         self.shop.published("users", tag).ok().map(|index| index.digest())
     }
 }
@@ -97,7 +102,7 @@ fn judge(record: &mut Value) {
 }
 
 /// The output of a promotion that refused something: the table on stdout, one error on stderr.
-fn denied(output: &Output, code: i32, expected: &[&str]) -> Result<(), Failed> {
+pub(crate) fn denied(output: &Output, code: i32, expected: &[&str]) -> Result<(), Failed> {
     let errors = String::from_utf8_lossy(&output.stderr);
     ensure(output.status.code() == Some(code), format!("expected exit {code}, {}", said(output)))?;
     ensure(output.stdout.starts_with(b"| image |"), format!("expected a table, {}", said(output)))?;

@@ -100,15 +100,15 @@ fn records() -> Result<(), Failed> {
 }
 
 /// Three registries and what each is refused with.
-struct Refusals {
+pub(crate) struct Refusals {
     shop: Shop,
     /// A place, what the error says there, and the folder that keeps its registry.
-    places: Vec<(String, Vec<&'static str>)>,
+    pub(crate) places: Vec<(String, Vec<&'static str>)>,
     _registries: Vec<(Registry, tempfile::TempDir)>,
 }
 
 impl Refusals {
-    fn open() -> Result<Self, Failed> {
+    pub(crate) fn open() -> Result<Self, Failed> {
         let shop = Shop::open()?;
         let (shut, read) = (folder()?, folder()?);
         let users = shut.path().join("users");

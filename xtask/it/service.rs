@@ -135,6 +135,11 @@ impl Service {
         self.place.join("artifacts")
     }
 
+    /// What an expression stands for, as far as it is known by now.
+    pub(crate) fn value(&self, expression: &str) -> Option<String> {
+        self.context.borrow().get(expression).cloned()
+    }
+
     /// One context for each entry of the job's matrix, or one.
     fn entries(&self, job: &Value) -> Result<Vec<Context>, Failed> {
         let context = self.context.borrow().clone();
@@ -144,7 +149,7 @@ impl Service {
         let matrix: serde_json::Value =
             serde_json::from_str(context.get(source).ok_or(format!("no {source}: {context:?}"))?)?;
         let entries = matrix["include"].as_array().ok_or("no include")?;
-        ensure(entries.len() > 1, format!("expected several platforms, found {entries:?}"))?;
+        ensure(!entries.is_empty(), "expected an entry of the matrix, found none")?;
         let entry = |entry: &serde_json::Value| {
             let mut context = context.clone();
             for (key, value) in entry.as_object().into_iter().flatten() {
