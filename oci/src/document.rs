@@ -45,6 +45,19 @@ impl Document {
         Ok(Self::Manifest(Manifest::from_parts(raw, config, layers)))
     }
 
+    /// The image manifest that this is.
+    ///
+    /// # Errors
+    /// [`Error::Document`] if it is an index.
+    pub fn into_manifest(self) -> Result<Manifest> {
+        match self {
+            Self::Manifest(manifest) => Ok(manifest),
+            Self::Index(index) => {
+                Err(Error::document(format!("index {}", index.digest()), "expected an image manifest, found an index"))
+            }
+        }
+    }
+
     /// The bytes as received.
     pub fn bytes(&self) -> &[u8] {
         match self {

@@ -126,8 +126,7 @@ impl Index {
             .filter_map(|entry| Some((entry, entry.platform.as_ref()?)))
             .collect();
         let exact = images.iter().filter(|(_, candidate)| *candidate == platform);
-        let normal = platform.with_default_variant();
-        let default = images.iter().filter(|(_, candidate)| candidate.with_default_variant() == normal);
+        let default = images.iter().filter(|(_, candidate)| candidate.is_same_as(platform));
         let mut matches: Vec<&Descriptor> = exact.map(|(entry, _)| *entry).collect();
         if matches.is_empty() {
             matches = default.map(|(entry, _)| *entry).collect();

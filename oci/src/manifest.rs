@@ -90,6 +90,11 @@ impl Manifest {
         &self.config
     }
 
+    /// All that the manifest names: the config, then the layers.
+    pub fn blobs(&self) -> impl Iterator<Item = &Descriptor> + Clone {
+        std::iter::once(&self.config).chain(&self.layers)
+    }
+
     /// The image's layers, lowest first.
     pub fn layers(&self) -> &[Descriptor] {
         &self.layers
@@ -110,7 +115,7 @@ impl Manifest {
     /// Docker's is returned as it is.
     #[must_use]
     pub fn to_oci(&self) -> Self {
-        let all = std::iter::once(&self.config).chain(&self.layers).map(|descriptor| descriptor.media_type.as_str());
+        let all = self.blobs().map(|blob| blob.media_type.as_str());
         if self.family() == Family::Oci
             && all.into_iter().all(|media_type| Family::Oci.name_of(media_type) == media_type)
         {

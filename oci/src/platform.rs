@@ -67,6 +67,11 @@ impl Platform {
         };
         Self { variant: self.variant.clone().or(default.map(str::to_owned)), ..self.clone() }
     }
+
+    /// Whether both are one platform once each has its architecture's default variant: `linux/arm64` and `linux/arm64/v8` are.
+    pub fn is_same_as(&self, other: &Self) -> bool {
+        self.with_default_variant() == other.with_default_variant()
+    }
 }
 
 fn is_word(part: &str) -> bool {

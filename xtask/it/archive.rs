@@ -82,15 +82,7 @@ fn dockerd() -> Result<(), Failed> {
         .arg("."))?;
 
     let files = vec![(archive, "/mnt/dind.tar".into()), (plain, "/mnt/layout.tar".into())];
-    let argv = [
-        "dockerd",
-        "--host=unix:///var/run/docker.sock",
-        "--iptables=false",
-        "--bridge=none",
-        "--storage-driver=overlay2",
-    ];
-    let host = Host::start(&engine, &argv, files)?;
-    host.wait_until(&["docker", "version"])?;
+    let host = Host::dockerd(&engine, files)?;
     let version = host.exec(&["docker", "version", "--format", "{{.Server.Version}}"])?;
     ensure(version.starts_with("20.10."), format!("expected dockerd 20.10, found {version}"))?;
     ensure(

@@ -47,6 +47,20 @@ impl<'a> Host<'a> {
         Ok(Self { container: engine.start(&launch)? })
     }
 
+    /// Starts it with a dockerd without networks as PID 1, and waits until that answers; `files` of this machine appear in it.
+    pub(crate) fn dockerd(engine: &'a Namespaces, files: Vec<(PathBuf, PathBuf)>) -> Result<Self, Failed> {
+        let argv = [
+            "dockerd",
+            "--host=unix:///var/run/docker.sock",
+            "--iptables=false",
+            "--bridge=none",
+            "--storage-driver=overlay2",
+        ];
+        let host = Self::start(engine, &argv, files)?;
+        host.wait_until(&["docker", "version"])?;
+        Ok(host)
+    }
+
     /// Starts a dockerd in it that publishes to nobody, and beside it, on port 5000, a registry of what lies in `storage`. `folder` is the
     /// trial's, for a configuration.
     pub(crate) fn with_registry(engine: &'a Namespaces, folder: &Path, storage: &Path) -> Result<Self, Failed> {
@@ -58,15 +72,7 @@ impl<'a> Host<'a> {
             (config, "/mnt/registry.yml".into()),
             (storage.to_owned(), "/mnt/registry".into()),
         ];
-        let argv = [
-            "dockerd",
-            "--host=unix:///var/run/docker.sock",
-            "--iptables=false",
-            "--bridge=none",
-            "--storage-driver=overlay2",
-        ];
-        let host = Self::start(engine, &argv, files)?;
-        host.wait_until(&["docker", "version"])?;
+        let host = Self::dockerd(engine, files)?;
         host.exec(&["sh", "-c", "/mnt/docker-registry serve /mnt/registry.yml >/tmp/registry.log 2>&1 &"])?;
         host.wait_until(&["wget", "-q", "-O", "/dev/null", "http://127.0.0.1:5000/v2/"])?;
         Ok(host)

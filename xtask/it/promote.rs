@@ -1,7 +1,7 @@
 //! Promotion: what goes through, in how many requests, what is refused, and what a crash at any request leaves.
 
 use std::fs;
-use std::process::{Command, Output};
+use std::process::Output;
 
 use libtest_mimic::{Failed, Trial};
 use oci::{Digest, Family, Repository};
@@ -69,14 +69,22 @@ impl Counter {
     }
 
     pub(crate) fn promote(&self, more: &[&str]) -> Result<Output, Failed> {
-        Ok(self.command(more).output()?)
+        let mut command = command(["promote", "--file"]);
+        command.arg(self.shop.path("promotion.yaml")).arg("--record").arg(self.shop.path("record.json"));
+        Ok(command.args(more).output()?)
     }
 
-    /// `promote` with the file and the record, to be started by the trial.
-    pub(crate) fn command(&self, more: &[&str]) -> Command {
-        let mut command = command(["promote", "--file"]);
-        command.arg(self.shop.path("promotion.yaml")).arg("--record").arg(self.shop.path("record.json")).args(more);
-        command
+    /// Another image in `staging`; `both.json` is then the record of both.
+    pub(crate) fn another(&self) -> Result<Digest, Failed> {
+        self.shop.definition("dind", "base", &[AMD64], "floating: true\nenv: { ANOTHER: yes }")?;
+        done(&self.shop.push("staging", &[])?)?;
+        let mut record = self.shop.record()?;
+        let digest = digest_of(&record, 0)?;
+        judge(&mut record);
+        let images = record["images"].as_array_mut().ok_or("no images")?;
+        images.push(self.record["images"][0].clone());
+        fs::write(self.shop.path("both.json"), record.to_string())?;
+        Ok(digest)
     }
 
     pub(crate) fn names(&self, tag: &str) -> Option<Digest> {

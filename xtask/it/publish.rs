@@ -249,13 +249,11 @@ fn repair() -> Result<(), Failed> {
     shop.definition("ours", "base", &[AMD64], "")?;
     // The base's own repository forgets a layer; another one still has it.
     let layer = &base.layers[&oci::Platform::parse(AMD64)?][3];
-    let link = |repository: &str| {
-        let hex = layer.digest.hex();
-        shop.registry.storage().join(format!("docker/registry/v2/repositories/{repository}/_layers/sha256/{hex}"))
-    };
+    let layers = "docker/registry/v2/repositories/base/_layers/sha256";
+    let link = shop.registry.storage().join(layers).join(layer.digest.hex());
     let output = shop.build(&["--suite", "none", "--platform", AMD64])?;
     done(&output)?;
-    fs::remove_dir_all(link("base"))?;
+    fs::remove_dir_all(&link)?;
     shop.requests()?;
     let to = shop.repository("base")?.to_string();
     let mut publish = command(["publish", &to, "--allow-unjudged", "--out"]);
@@ -263,7 +261,20 @@ fn repair() -> Result<(), Failed> {
     let requests = shop.requests()?;
     ensure(count(&requests, "POST ") == 3, format!("ours, the configuration and the lost layer: {requests:#?}"))?;
     let index = shop.published("base", "ours")?;
-    shop.pull("base", &index).map(drop)
+    shop.pull("base", &index)?;
+    // Elsewhere in the registry the mount of a layer that the base's repository lost is refused, and the layer sent into its session.
+    fs::remove_dir_all(&link)?;
+    shop.requests()?;
+    let to = shop.repository("elsewhere")?.to_string();
+    let mut publish = command(["publish", &to, "--allow-unjudged", "--out"]);
+    done(&publish.arg(shop.path("out")).output()?)?;
+    let requests = shop.requests()?;
+    ensure(
+        count(&requests, "PUT /v2/elsewhere/blobs/uploads/") == 3,
+        format!("ours, the configuration and the lost layer: {requests:#?}"),
+    )?;
+    let index = shop.published("elsewhere", "ours")?;
+    shop.pull("elsewhere", &index).map(drop)
 }
 
 /// One leg for each platform, each by a run of its own.

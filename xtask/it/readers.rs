@@ -150,7 +150,7 @@ fn carved_size() -> Result<(), Failed> {
     let standin = standin()?;
     let layout = Layout::open(&standin.layout)?;
     let base = xtask::stages::base::Image::read(&layout, &standin.post)?;
-    let base: u64 = base.blobs().map(|blob| blob.size).sum();
+    let base: u64 = base.manifest.blobs().map(|blob| blob.size).sum();
     let size = carved["platforms"]["linux/amd64"]["size"].as_u64().ok_or("no size")?;
     ensure(size * 2 <= base, format!("expected at most half of {base} bytes, found {size}"))
 }

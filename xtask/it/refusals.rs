@@ -25,7 +25,8 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("refusals::a_record_that_is_none", records),
         trial_if("refusals::registries_that_take_nothing", registry.clone(), registries),
         trial_if("refusals::what_got_there_before_a_refusal_is_recorded", registry.clone(), half_way),
-        trial_if("refusals::what_cannot_be_recorded_is_not_sent", registry, no_place_for_the_record),
+        trial_if("refusals::what_cannot_be_recorded_is_not_sent", registry.clone(), no_place_for_the_record),
+        trial_if("refusals::a_tag_that_is_refused_is_not_recorded", registry, refused_tag),
     ]
 }
 
@@ -215,4 +216,18 @@ fn half_way() -> Result<(), Failed> {
     check(&shop.push("dind", &[])?, "build-images --push")?;
     done(&shop.build(&["--suite", "none", "--platform", AMD64])?)?;
     check(&publish(&shop, &shop.repository("dind")?.to_string())?, "publish")
+}
+
+/// A registry that takes everything but the tag: its folder of tags is a file.
+fn refused_tag() -> Result<(), Failed> {
+    let shop = Shop::open()?;
+    shop.base("base", &[AMD64], Family::Oci)?;
+    shop.definition("ours", "base", &[AMD64], "floating: true")?;
+    let manifests = shop.registry.storage().join("docker/registry/v2/repositories/full/_manifests");
+    fs::create_dir_all(&manifests)?;
+    fs::write(manifests.join("tags"), "")?;
+    let output = shop.push("full", &[])?;
+    refused(&output, &["full:ours"])?;
+    let record = shop.record()?;
+    ensure(record["images"][0]["published"].is_null(), format!("the record claims what is not there: {record:#}"))
 }

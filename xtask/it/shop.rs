@@ -158,17 +158,10 @@ impl Shop {
         let layout = Layout::open_or_create(place.path())?;
         let mut manifests = Vec::new();
         for child in index.manifests() {
-            let oci::Document::Manifest(manifest) = client.manifest(&from, &child.digest)? else {
-                return Err(format!("{}: expected a manifest", child.digest).into());
-            };
+            let manifest = client.manifest(&from, &child.digest)?.into_manifest()?;
             ensure(manifest.descriptor().media_type == child.media_type, format!("types of {child:?}"))?;
             ensure(manifest.descriptor().size == child.size, format!("size of {child:?}"))?;
-            client.blobs(
-                &from,
-                &[manifest.layers(), std::slice::from_ref(manifest.config())].concat(),
-                &layout,
-                &Silent,
-            )?;
+            client.blobs(&from, &manifest.blobs().cloned().collect::<Vec<_>>(), &layout, &Silent)?;
             manifests.push(manifest);
         }
         Ok(manifests)

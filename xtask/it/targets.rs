@@ -3,6 +3,7 @@
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::path::Path;
 use std::process::Stdio;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,13 +13,13 @@ use libtest_mimic::{Failed, Trial};
 
 use crate::promote::{Counter, denied};
 use crate::refusals::Refusals;
-use crate::support::{ensure, lacks, trial_if};
+use crate::support::{command, ensure, lacks, said, trial_if};
 
 pub(crate) fn trials() -> Vec<Trial> {
     let registry = lacks(&["docker-registry"]);
     vec![
         trial_if("targets::one_that_refuses_is_one_clear_error", registry.clone(), refusing),
-        trial_if("targets::two_promotions_at_once_end_as_one", registry, two_at_once),
+        trial_if("targets::of_two_promotions_at_once_one_has_the_tag", registry, two_at_once),
     ]
 }
 
@@ -65,6 +66,8 @@ impl Drop for Stubborn {
     }
 }
 
+/// How often two promotions meet.
+const ROUNDS: usize = 5;
 const QUOTA: &str = "429 Too Many Requests\r\nRetry-After: 21600\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
 const FORBIDDEN: &str = "403 Forbidden\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
 
@@ -88,15 +91,37 @@ fn refusing() -> Result<(), Failed> {
     ensure(counter.names("20-1") == Some(counter.digest), "nothing was promoted")
 }
 
+/// Two images for one immutable tag: whoever comes first has it, and the other one sees that.
 fn two_at_once() -> Result<(), Failed> {
     let counter = Counter::open()?;
-    let start = || counter.command(&["--confirm"]).stdout(Stdio::null()).stderr(Stdio::piped()).spawn();
-    let both = [start()?, start()?];
-    for child in both {
-        let output = child.wait_with_output()?;
-        ensure(output.status.success(), format!("one of two failed: {}", String::from_utf8_lossy(&output.stderr)))?;
+    let other = counter.another()?;
+    let text = fs::read_to_string(counter.shop.path("promotion.yaml"))?;
+    for round in 0..ROUNDS {
+        let target = format!("/users-{round}");
+        counter.write(&text.replace("/users", &target))?;
+        let rival = counter.shop.path("rival.yaml");
+        fs::write(&rival, text.replace("/users", &target).replace(&counter.digest.to_string(), &other.to_string()))?;
+        let start = |file: &Path| {
+            let mut command = command(["promote", "--confirm", "--file"]);
+            command.arg(file).arg("--record").arg(counter.shop.path("both.json"));
+            command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn()
+        };
+        let both = [start(&counter.shop.path("promotion.yaml"))?, start(&rival)?];
+        let outputs = both.map(std::process::Child::wait_with_output);
+        let mut winners = 0;
+        for output in outputs {
+            let output = output?;
+            if output.status.success() {
+                winners += 1;
+            } else {
+                ensure(String::from_utf8_lossy(&output.stderr).contains("never moves"), said(&output))?;
+            }
+        }
+        ensure(winners == 1, format!("round {round}: expected one winner, found {winners}"))?;
+        let repository = target.trim_start_matches('/');
+        let index = counter.shop.published(repository, "20-1")?;
+        ensure(counter.shop.published(repository, "20-dind")?.digest() == index.digest(), "each has a tag")?;
+        counter.shop.pull(repository, &index)?;
     }
-    let index = counter.shop.published("users", "20-1")?;
-    ensure(index.digest() == counter.digest && counter.names("20-dind") == Some(counter.digest), "another digest")?;
-    counter.shop.pull("users", &index).map(drop)
+    Ok(())
 }

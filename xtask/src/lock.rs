@@ -66,10 +66,9 @@ impl LockedBase {
 
     /// A wanted platform as the index spells it, and its child: `linux/arm64` finds `linux/arm64/v8`. None: it is not locked.
     pub fn child(&self, wanted: &Platform) -> Option<(&Platform, &Digest)> {
-        self.platforms.get_key_value(wanted).or_else(|| {
-            let normal = wanted.with_default_variant();
-            self.platforms.iter().find(|(platform, _)| platform.with_default_variant() == normal)
-        })
+        self.platforms
+            .get_key_value(wanted)
+            .or_else(|| self.platforms.iter().find(|(platform, _)| platform.is_same_as(wanted)))
     }
 }
 

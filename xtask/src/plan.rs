@@ -149,7 +149,7 @@ impl Plan {
     pub fn judges(&self, platform: &Platform) -> Result<(), String> {
         if self.suite == SuiteChoice::None {
             Err("--suite none".to_owned())
-        } else if platform.with_default_variant() == self.host.with_default_variant() {
+        } else if platform.is_same_as(&self.host) {
             Ok(())
         } else {
             Err(format!("this machine runs {}", self.host))
@@ -253,7 +253,7 @@ fn plan_image(spec: ImageSpec, lock: &Lock, args: &BuildImages, host: &Platform)
 
 /// The definition's spelling of a wanted platform: `linux/arm64` finds `linux/arm64/v8`.
 fn listed(wanted: &Platform, spec: &ImageSpec) -> Result<Platform> {
-    let found = spec.platforms.iter().find(|listed| listed.with_default_variant() == wanted.with_default_variant());
+    let found = spec.platforms.iter().find(|listed| listed.is_same_as(wanted));
     found.cloned().with_context(|| {
         let listed: Vec<_> = spec.platforms.iter().map(ToString::to_string).collect();
         format!("plan {}: platform {wanted} is not in its definition\nhint: it lists {}", spec.name, listed.join(", "))

@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
-use oci::{Digest, Family, Platform};
+use oci::{Digest, Family, Platform, Reference, Repository};
 use serde::{Deserialize, Serialize};
 use suite::{Outcome, Verdict};
 
@@ -98,6 +98,16 @@ pub struct BaseRecord {
     /// The attestations of the base's index, which ours leaves out.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub left_out: Vec<Digest>,
+}
+
+impl BaseRecord {
+    /// The repository that it was pulled from; none of a stand-in. Error: the name is no reference.
+    pub fn repository(&self) -> Result<Option<Repository>> {
+        match self.source {
+            SourceRecord::Registry => Ok(Some(Reference::parse(&self.name)?.repository().clone())),
+            SourceRecord::Standin => Ok(None),
+        }
+    }
 }
 
 /// Where a base came from.
@@ -204,7 +214,7 @@ impl ImageRecord {
                 digest: image.manifest.digest(),
                 format: Some(image.manifest.family()).filter(|own| *own != derived.index.family()),
                 config: image.config.digest(),
-                size: image.blobs().map(|blob| blob.size).sum(),
+                size: image.manifest.blobs().map(|blob| blob.size).sum(),
                 base: from.manifest.digest(),
                 init: InitRecord { sha256: init.digest.hex(), size: init.size },
                 verdict,

@@ -87,7 +87,7 @@ fn pull(from: &str, into: &Path) -> Result<()> {
             bail!("pull {tagged}: expected a manifest, found an index in the index")
         };
         layout.put(manifest.media_type(), manifest.bytes())?;
-        let blobs = [manifest.layers(), std::slice::from_ref(manifest.config())].concat();
+        let blobs = manifest.blobs().cloned().collect::<Vec<_>>();
         client.blobs(repository, &blobs, &layout, &oci::Silent)?;
     }
     layout.write_index(index.manifests())?;

@@ -2,20 +2,18 @@
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::{self, File};
 use std::path::Path;
 
-use anyhow::{Context, Result, anyhow, ensure};
+use anyhow::{Context, Result, ensure};
 use oci::{Client, Platform};
 use suite::Outcome as Verdict;
 
-use super::Outcome;
+use super::{Outcome, make_folder, require_root, wait_for_turn};
 use crate::args::{BuildImages, SuiteChoice};
 use crate::elf::Machine;
 use crate::plan::{Plan, PlannedImage, Push};
 use crate::record::{ImageRecord, Record, SourceRecord};
 use crate::session::{Session, print};
-use crate::shared::take_turn;
 use crate::spec::StandinSpec;
 use crate::stages::base::{self, FetchedBase, Source};
 use crate::stages::derived::DerivedImage;
@@ -32,11 +30,15 @@ pub(super) fn run(args: &BuildImages, session: &Session) -> Result<Outcome> {
         print(&format!("{}\n", serde_json::to_string_pretty(&plan).context("print the plan")?))?;
         return Ok(Outcome::Done);
     }
-    require_root(&plan)?;
+    require_root()?;
+    if plan.suite != SuiteChoice::None {
+        tools::require("tini-static")?;
+    }
     if let Some(asked) = &plan.docker_archive {
         asked.check_place()?;
     }
-    let _turn = wait_for_turn(&plan, session)?;
+    let _turn = wait_for_turn(&plan.folders.cache, session)?;
+    make_folder(&plan.folders.out, "--out names the folder for layouts and records")?;
     let client = Some(client).filter(|_| !plan.offline);
     let bases = fetch_bases(&plan, client.as_ref(), session)?;
     refuse_standin(&plan, &bases)?;
@@ -57,18 +59,17 @@ pub(super) fn run(args: &BuildImages, session: &Session) -> Result<Outcome> {
     let mut record = Record::new(records);
     record.write(&plan.folders.out)?;
     if let (Some(push), Some(client)) = (&plan.push, &client) {
-        let publisher = Publisher::new(
+        let publisher = Publisher {
             client,
-            &push.repository,
-            &plan.registries,
-            push.allow.move_tags,
-            &plan.folders.cache,
+            to: &push.repository,
+            registries: &plan.registries,
+            move_tags: push.allow.move_tags,
+            cache: &plan.folders.cache,
             session,
-        );
+        };
         let mut images = plan.images.iter().zip(&mut record.images);
         let done: Result<()> = images.try_for_each(|(image, record)| {
-            let folder = plan.folders.layout(&image.spec.name);
-            publish(&publisher, push, (image, &folder, &bases[&base_key(image)]), record)
+            publish(&publisher, push, (image, &plan.folders.layout(&image.spec.name)), record)
         });
         // What is in the registry is recorded, even if a later image did not get there.
         record.write(&plan.folders.out)?;
@@ -136,26 +137,22 @@ fn refuse_standin(plan: &Plan, bases: &BTreeMap<BaseKey<'_>, FetchedBase>) -> Re
 fn publish(
     publisher: &Publisher<'_>,
     push: &Push,
-    (image, folder, base): (&PlannedImage, &Path, &FetchedBase),
+    (image, folder): (&PlannedImage, &Path),
     record: &mut ImageRecord,
 ) -> Result<()> {
     if record.outcomes().any(|outcome| !matches!(outcome, None | Some(Verdict::Passed))) {
         return Ok(());
     }
     let cleared = gate::clear(record, &push.allow)?;
-    let source = match &base.source {
-        Source::Registry(repository) => Some(repository),
-        Source::Standin { .. } => None,
-    };
     // A layer that is not here is the base's, which the publisher fetches if it must.
     let built = DerivedImage::read(folder, record.digest, |_, _| true)
         .with_context(|| format!("read {} to publish it", record.name))?;
     if push.by_digest {
-        publisher.leg(record, &built, &cleared, source)
+        publisher.leg(record, &built, &cleared)
     } else {
         // What is carved is large: looking first is cheaper than sending it in vain.
         let age = if image.locked.is_none() && image.spec.carve.is_none() { Age::New } else { Age::Unknown };
-        publisher.image(record, &built, &cleared, age, source)
+        publisher.image(record, &built, &cleared, age)
     }
 }
 
@@ -214,36 +211,4 @@ fn outcome(record: &Record, plan: &Plan) -> Outcome {
     } else {
         Outcome::NotJudged
     }
-}
-
-/// Unpacking keeps owners and device nodes, and the engine makes namespaces: both need root. Tools are asked for before the work begins.
-fn require_root(plan: &Plan) -> Result<()> {
-    let uid = rustix::process::geteuid();
-    ensure!(
-        uid.is_root(),
-        "build images: expected root (to unpack images with their owners, and to run them in namespaces), found uid {}\n\
-         hint: run it as root, on a virtual machine if this one is precious",
-        uid.as_raw()
-    );
-    if plan.suite != SuiteChoice::None {
-        tools::require("tini-static")?;
-    }
-    Ok(())
-}
-
-/// One run at a time works in a cache; the others wait for it.
-fn wait_for_turn(plan: &Plan, session: &Session) -> Result<File> {
-    make_folder(
-        &plan.folders.cache,
-        "the repository's target/ holds what is built: the repository must lie on a disk that can be written",
-    )?;
-    make_folder(&plan.folders.out, "--out names the folder for layouts and records")?;
-    take_turn(&plan.folders.cached("lock"), &session.interrupt, &mut || {
-        session.progress.note("waiting", plan.folders.cache.display(), "for another run that uses this cache");
-    })
-}
-
-fn make_folder(folder: &Path, hint: &str) -> Result<()> {
-    // The hint stands on a line of its own, behind the reason.
-    fs::create_dir_all(folder).map_err(|error| anyhow!("make folder {}: {error}\nhint: {hint}", folder.display()))
 }

@@ -1,34 +1,29 @@
 //! `judge`: pulls what a record says was published, with its base, and judges what came. Every byte is pulled, whatever lies in a cache; a
 //! verdict that this machine has of the same digests stands.
 
-use std::fs;
-
-use anyhow::{Context, Result, bail, ensure};
-use oci::{Client, Digest, Document, ImageConfig, Layout, Platform, Reference, Repository};
+use anyhow::{Context, Result, ensure};
+use oci::{Client, Digest, Document, ImageConfig, Layout, Platform, Repository};
 use suite::Outcome as Verdict;
 
-use super::Outcome;
+use super::{Outcome, require_root, wait_for_turn};
 use crate::args;
 use crate::plan::{cache, definitions_folder, select};
 use crate::progress::Stage;
-use crate::record::{ImageRecord, Record, SourceRecord};
+use crate::record::{ImageRecord, Record};
 use crate::session::{Session, print};
-use crate::shared::{take_turn, write_whole};
+use crate::shared::write_whole;
 use crate::spec::{ImageSpec, read_definitions};
 use crate::stages::base::Image;
+use crate::stages::carry::scratch;
 use crate::stages::judge;
 
 /// Judges this machine's platform of every image, writes the verdicts into the records, and prints `IMAGE@DIGEST PLATFORM OUTCOME` lines.
 pub(super) fn run(args: &args::Judge, session: &Session) -> Result<Outcome> {
-    let uid = rustix::process::geteuid();
-    ensure!(uid.is_root(), "judge images: expected root, found uid {}\nhint: run it as root", uid.as_raw());
+    require_root()?;
     let specs = read_definitions(&definitions_folder(None, &session.facts))?;
     let client = args.registries.client(session)?;
     let cache = cache(&session.facts);
-    fs::create_dir_all(&cache).with_context(|| format!("make {}", cache.display()))?;
-    let _turn = take_turn(&cache.join("lock"), &session.interrupt, &mut || {
-        session.progress.note("waiting", cache.display(), "for another run that uses this cache");
-    })?;
+    let _turn = wait_for_turn(&cache, session)?;
     let mut outcomes = Vec::new();
     for path in &args.records {
         let path = session.facts.cwd.join(path);
@@ -58,21 +53,17 @@ fn judge_image(
     client: &Client,
     session: &Session,
 ) -> Result<(Platform, Verdict)> {
-    let host = session.facts.host.with_default_variant();
-    let found = image.platforms.iter_mut().find(|(platform, _)| platform.with_default_variant() == host);
+    let host = &session.facts.host;
+    let found = image.platforms.iter_mut().find(|(platform, _)| platform.is_same_as(host));
     let (platform, record) =
         found.with_context(|| format!("judge {}: expected {host} in the record, found other platforms", image.name))?;
-    ensure!(
-        image.base.source == SourceRecord::Registry,
-        "judge {}: expected a base from a registry, found {}, which is in none",
-        image.name,
-        image.base.name
-    );
+    let from = image.base.repository()?.with_context(|| {
+        format!("judge {}: expected a base from a registry, found {}, which is in none", image.name, image.base.name)
+    })?;
     let at = image.published.as_ref().with_context(|| format!("judge {}: it was not published", image.name))?;
     let at = Repository::parse(&at.repository)?;
     let cache = cache(&session.facts);
-    let folder = tempfile::Builder::new().prefix("pulled-").tempdir_in(&cache).context("make a folder to pull into")?;
-    let layout = Layout::open_or_create(folder.path())?;
+    let (_folder, layout) = scratch(&cache)?;
     let stage = session.progress.stage("pull", &image.name);
     let child = match client.manifest(&at, &image.digest)? {
         Document::Index(index) => index.select(platform)?.digest,
@@ -85,7 +76,7 @@ fn judge_image(
         record.digest
     );
     let fixed = pull(client, &at, &child, &layout, &stage)?;
-    let base = pull(client, Reference::parse(&image.base.name)?.repository(), &record.base, &layout, &stage)?;
+    let base = pull(client, &from, &record.base, &layout, &stage)?;
     stage.done(format!("{at}@{child}"));
     let verdict = judge::published(spec, &fixed, &base, &cache, session)?;
     let outcome = verdict.outcome;
@@ -95,10 +86,8 @@ fn judge_image(
 
 /// Brings every byte of a manifest's image. Error: the registry's, or an index by that digest.
 fn pull(client: &Client, from: &Repository, digest: &Digest, layout: &Layout, stage: &Stage<'_>) -> Result<Image> {
-    let Document::Manifest(manifest) = client.manifest(from, digest)? else {
-        bail!("pull {from}@{digest}: expected an image manifest, found an index");
-    };
-    let blobs = [manifest.layers(), std::slice::from_ref(manifest.config())].concat();
+    let manifest = client.manifest(from, digest)?.into_manifest().with_context(|| format!("pull {from}@{digest}"))?;
+    let blobs: Vec<_> = manifest.blobs().cloned().collect();
     client.blobs(from, &blobs, layout, stage).with_context(|| format!("pull {from}@{digest}"))?;
     let config = ImageConfig::parse(layout.bytes(manifest.config())?)?;
     Ok(Image { manifest, config, layout: layout.clone() })

@@ -17,13 +17,21 @@ use crate::stages::{derived, gate, legs};
 
 /// Merges the legs and publishes the indexes; writes the merged record. Nothing is published before everything was checked.
 pub(super) fn run(args: &args::Merge, session: &Session) -> Result<Outcome> {
-    let (mut images, repository) = merged(&args.records)?;
+    let paths: Vec<_> = args.records.iter().map(|path| session.facts.cwd.join(path)).collect();
+    let (mut images, repository) = merged(&paths)?;
     gate::one_image_a_tag(images.iter().map(|image| (image.name.as_str(), image.tags.as_slice())))?;
     // A mirror may have what the registry lost, and what is merged must be in the registry itself.
     let registries = args::Registries { mirror: Vec::new(), ..args.registries.clone() };
     let client = registries.client(session)?;
     let cache = cache(&session.facts);
-    let publisher = Publisher::new(&client, &repository, &registries, args.allow.move_tags, &cache, session);
+    let publisher = Publisher {
+        client: &client,
+        to: &repository,
+        registries: &registries,
+        move_tags: args.allow.move_tags,
+        cache: &cache,
+        session,
+    };
     let mut indexes = Vec::new();
     for image in &mut images {
         gate::clear(image, &args.allow)?;
@@ -140,7 +148,7 @@ fn base(image: &ImageRecord) -> String {
 /// Error: no leg has a platform that the definition lists.
 fn whole(image: &ImageRecord) -> Result<()> {
     for listed in &image.listed {
-        let there = image.platforms.keys().any(|built| built.with_default_variant() == listed.with_default_variant());
+        let there = image.platforms.keys().any(|built| built.is_same_as(listed));
         ensure!(
             there,
             "merge {}: expected a leg for each platform of its definition, found none for {listed}\n\

@@ -30,7 +30,7 @@ pub(super) fn run(args: &args::Promote, session: &Session) -> Result<Outcome> {
     promotion.images.retain(|name, _| args.images.is_empty() || args.images.contains(name));
     let mut records = Vec::new();
     for path in &args.record {
-        records.extend(Record::read(path)?.images);
+        records.extend(Record::read(&session.facts.cwd.join(path))?.images);
     }
     let cache = cache(&session.facts).join("promote");
     fs::create_dir_all(&cache).with_context(|| format!("make {}", cache.display()))?;

@@ -2,12 +2,11 @@
 //! hold the bytes.
 
 use anyhow::{Context, Result, bail, ensure};
-use oci::Reference;
 
 use super::Outcome;
 use crate::args;
 use crate::plan::{cache, out_folder};
-use crate::record::{ImageRecord, JSON, Record, SourceRecord};
+use crate::record::{ImageRecord, JSON, Record};
 use crate::session::{Session, print};
 use crate::stages::derived::DerivedImage;
 use crate::stages::gate;
@@ -29,7 +28,14 @@ pub(super) fn run(args: &args::Publish, session: &Session) -> Result<Outcome> {
     gate::one_image_a_tag(named.map(|image| (image.name.as_str(), image.tags.as_slice())))?;
     let client = args.registries.client(session)?;
     let cache = cache(&session.facts);
-    let publisher = Publisher::new(&client, &args.repository, &args.registries, args.allow.move_tags, &cache, session);
+    let publisher = Publisher {
+        client: &client,
+        to: &args.repository,
+        registries: &args.registries,
+        move_tags: args.allow.move_tags,
+        cache: &cache,
+        session,
+    };
     let mut cleared = Vec::new();
     for image in record.images.iter_mut().filter(|image| wanted(image)) {
         let pass = gate::clear(image, &args.allow)?;
@@ -42,11 +48,7 @@ pub(super) fn run(args: &args::Publish, session: &Session) -> Result<Outcome> {
     Record::check_place(&out)?;
     let mut published = String::new();
     let done: Result<()> = cleared.into_iter().try_for_each(|(image, derived, pass)| {
-        let base = match image.base.source {
-            SourceRecord::Registry => Some(Reference::parse(&image.base.name)?.repository().clone()),
-            SourceRecord::Standin => None,
-        };
-        publisher.image(image, &derived, &pass, Age::Unknown, base.as_ref())?;
+        publisher.image(image, &derived, &pass, Age::Unknown)?;
         published.push_str(&format!("{}@{}\n", args.repository, image.digest));
         Ok(())
     });

@@ -57,8 +57,7 @@ impl DockerArchive {
                 names.join(", ")
             );
         };
-        let host = host.with_default_variant();
-        let own = image.platforms.iter().find(|platform| platform.with_default_variant() == host);
+        let own = image.platforms.iter().find(|platform| platform.is_same_as(host));
         let platform = match (own, image.platforms.as_slice()) {
             (Some(own), _) => own,
             (None, [only]) => only,

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use oci::{
     Client, Descriptor, Digest, Document, Family, ImageConfig, Index, Layout, Manifest, Platform, Reference,
     Repository, Timestamp,
@@ -85,11 +85,6 @@ impl Image {
     /// The layers of a derived image that are its base's.
     pub fn inherited(&self) -> &[Descriptor] {
         self.manifest.layers().split_last().map_or(&[], |(_, inherited)| inherited)
-    }
-
-    /// The blobs that the manifest names: configuration and layers.
-    pub fn blobs(&self) -> impl Iterator<Item = &Descriptor> {
-        std::iter::once(self.manifest.config()).chain(self.manifest.layers())
     }
 
     /// When the image says that it was made: the default of SOURCE_DATE_EPOCH.
@@ -257,9 +252,7 @@ impl Registry<'_> {
 
     /// The image of one platform; `chosen`: an index has named it.
     fn image(&self, platform: &Platform, digest: &Digest, chosen: bool) -> Result<Image> {
-        let Document::Manifest(manifest) = self.document(digest)? else {
-            bail!("read {digest}: expected a manifest, found an index within the index")
-        };
+        let manifest = self.document(digest)?.into_manifest()?;
         if !self.layout.verified(manifest.config())? {
             self.client()?.blob(self.image.base.repository(), manifest.config(), &self.layout, self.stage)?;
         }

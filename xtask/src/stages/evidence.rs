@@ -4,8 +4,9 @@
 use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
-use oci::{Client, Descriptor, Digest, Document, Error, Family, Layout, Manifest, Reference, Repository, Silent};
+use oci::{Client, Descriptor, Digest, Document, Error, Family, Manifest, Reference, Repository, Silent};
 
+use super::carry::scratch;
 use crate::record::{ImageRecord, Record};
 
 /// The media type of a record, and so of its manifest.
@@ -15,11 +16,13 @@ const RECORD_DIGITS: usize = 12;
 /// More than this is no record.
 const RECORD_BYTES_MAX: u64 = 16 * 1024 * 1024;
 
-/// Puts an image's record beside the image: three requests. `index` names the image's index in the repository.
-pub fn put(image: &ImageRecord, index: &Descriptor, to: &Repository, layout: &Layout, client: &Client) -> Result<()> {
+/// Puts an image's record beside the image: three requests. `index` names the image's index in the repository; `cache` is a folder for
+/// what is on its way.
+pub fn put(image: &ImageRecord, index: &Descriptor, to: &Repository, cache: &Path, client: &Client) -> Result<()> {
     let record = Record::new(vec![image.clone()]).json()?;
+    let (_folder, layout) = scratch(cache)?;
     let blob = layout.put(RECORD_TYPE, record.as_bytes())?;
-    client.push_blob(to, &blob, layout, &Silent)?;
+    client.push_blob(to, &blob, &layout, &Silent)?;
     let mut edit = Manifest::new(Family::Oci, &blob, &[]).edit();
     let manifest = edit.subject(index).finish();
     let tagged = to.tagged(&tag(&index.digest))?;
@@ -44,7 +47,7 @@ pub fn get(index: &Digest, from: &Repository, cache: &Path, client: &Client) -> 
         "read {tagged}: expected a record of at most {RECORD_BYTES_MAX} bytes, found {}",
         blob.size
     );
-    let layout = Layout::open_or_create(cache)?;
+    let (_folder, layout) = scratch(cache)?;
     client.blob(from, blob, &layout, &Silent)?;
     let record = Record::read(&layout.blob_path(&blob.digest)).with_context(|| format!("read {tagged}"))?;
     let image = record.images.into_iter().find(|image| image.digest == *index);

@@ -2,12 +2,12 @@
 //! can look at, and never publishes.
 
 use std::collections::BTreeMap;
-use std::fs;
 use std::path::Path;
 
 use anyhow::{Context, Result, bail, ensure};
-use oci::{Client, Descriptor, Document, ImageConfig, Layout, Manifest, Platform, Repository, Silent};
+use oci::{Client, Descriptor, ImageConfig, Manifest, Platform, Repository, Silent};
 
+use super::carry::scratch;
 use crate::record::{ImageRecord, PlatformRecord};
 
 /// The manifests of an image's legs, by platform, each found in `at` with its configuration and held to its record. `cache` is a folder
@@ -19,9 +19,7 @@ pub fn children(
     client: &Client,
     cache: &Path,
 ) -> Result<BTreeMap<Platform, Descriptor>> {
-    fs::create_dir_all(cache).with_context(|| format!("make {}", cache.display()))?;
-    let scratch = tempfile::tempdir_in(cache).with_context(|| format!("make a folder in {}", cache.display()))?;
-    let layout = Layout::open_or_create(scratch.path())?;
+    let (_folder, layout) = scratch(cache)?;
     let mut children = BTreeMap::new();
     for (platform, record) in &image.platforms {
         let leg = || format!("merge {}: {platform}", image.name);
@@ -38,8 +36,7 @@ pub fn children(
 
 fn manifest(record: &PlatformRecord, at: &Repository, client: &Client) -> Result<Manifest> {
     match client.manifest(at, &record.digest) {
-        Ok(Document::Manifest(manifest)) => Ok(manifest),
-        Ok(Document::Index(_)) => bail!("expected an image manifest by {}, found an index", record.digest),
+        Ok(found) => Ok(found.into_manifest()?),
         Err(oci::Error::NotFound { .. }) => {
             bail!("expected {} in {at}, found nothing by that digest\nhint: run that leg again", record.digest)
         }

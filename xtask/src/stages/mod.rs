@@ -2,6 +2,7 @@
 
 pub mod archive;
 pub mod base;
+pub mod carry;
 pub mod carve;
 pub mod contents;
 pub mod derive;

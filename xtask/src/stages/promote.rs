@@ -5,9 +5,10 @@ use std::fmt::Write as _;
 use std::path::PathBuf;
 
 use anyhow::{Context, Result, anyhow, bail};
-use oci::{Client, Descriptor, Digest, Document, Layout, Reference, Repository, Tagged};
+use oci::{Client, Descriptor, Digest, Document, Reference, Repository, Tagged};
 use suite::Outcome;
 
+use super::carry::{Carrier, named, scratch};
 use super::evidence;
 use super::gate;
 use crate::args::{Allow, Registries};
@@ -136,13 +137,9 @@ impl Promoter<'_> {
         let given = self.records.iter().find(|record| record.digest == image.digest).cloned();
         let record = match given {
             Some(record) => record,
-            None => evidence::get(&image.digest, &self.source, &self.cache.join("records"), self.client)?
-                .with_context(|| {
-                    format!(
-                        "find the record of {}: expected it in a file or in {}, found none",
-                        image.digest, self.source
-                    )
-                })?,
+            None => evidence::get(&image.digest, &self.source, &self.cache, self.client)?.with_context(|| {
+                format!("find the record of {}: expected it in a file or in {}, found none", image.digest, self.source)
+            })?,
         };
         if record.name != name {
             bail!("compare the record of {}: expected image {name}, found {}", image.digest, record.name);
@@ -163,7 +160,8 @@ impl Promoter<'_> {
     }
 
     /// Puts the index under its tags. It is tried first: where everything is there, nothing else is asked; where not, the registry names
-    /// what it misses, and that is brought, innermost first.
+    /// what it misses, and that is brought, innermost first. So a tag names nothing incomplete in any registry that refuses an index whose
+    /// children it lacks, as they do that check manifests at all.
     fn promote(&self, image: &PlannedPromotion) -> Result<()> {
         let stage = self.session.progress.stage("promote", &image.name);
         let Document::Index(index) = self.client.manifest(&self.source, &image.digest)? else {
@@ -173,10 +171,8 @@ impl Promoter<'_> {
             let to = Reference::Tagged(edge.tagged.clone());
             let put = || self.client.put_manifest(&to, index.media_type(), index.bytes());
             match put() {
-                Err(oci::Error::BlobsUnknown { .. }) => {
-                    for child in index.manifests() {
-                        self.bring_manifest(child, &stage)?;
-                    }
+                Err(oci::Error::BlobsUnknown { digests, .. }) => {
+                    self.bring(&named(index.manifests().iter(), &digests), &stage)?;
                     put()?
                 }
                 put => put?,
@@ -187,38 +183,20 @@ impl Promoter<'_> {
         Ok(())
     }
 
-    /// Makes a manifest and all that it names appear in the target, byte for byte.
-    fn bring_manifest(&self, child: &Descriptor, stage: &Stage<'_>) -> Result<()> {
-        let Document::Manifest(manifest) = self.client.manifest(&self.source, &child.digest)? else {
-            bail!("read {} in {}: expected an image manifest, found an index", child.digest, self.source)
+    /// Makes manifests, and all that they name, appear in the target.
+    fn bring(&self, children: &[Descriptor], stage: &Stage<'_>) -> Result<()> {
+        let (_folder, layout) = scratch(&self.cache)?;
+        let carrier = Carrier {
+            client: self.client,
+            registries: self.registries,
+            from: Some(&self.source),
+            to: &self.target,
+            layout: &layout,
+            stage,
         };
-        let to = Reference::Pinned(self.target.pinned(child.digest));
-        let put = || self.client.put_manifest(&to, manifest.media_type(), manifest.bytes());
-        match put() {
-            Err(oci::Error::BlobsUnknown { .. }) => {
-                let blobs = [manifest.layers(), std::slice::from_ref(manifest.config())].concat();
-                self.bring_blobs(&blobs, stage)?;
-                put()?
-            }
-            put => put?,
-        };
-        Ok(())
-    }
-
-    fn bring_blobs(&self, blobs: &[Descriptor], stage: &Stage<'_>) -> Result<()> {
-        let layout = Layout::open_or_create(&self.cache.join("promoted"))?;
-        match self.registries.beside(&self.source, &self.target) {
-            Some(place) => {
-                let uploads = self.client.mount_all(&place, &self.target, blobs)?;
-                let refused: Vec<_> = uploads.iter().map(|upload| upload.blob().clone()).collect();
-                self.client.blobs(&self.source, &refused, &layout, stage)?;
-                self.client.upload_all(uploads, &layout, stage)?;
-            }
-            None => {
-                let missing = self.client.lacking(&self.target, blobs)?;
-                self.client.blobs(&self.source, &missing, &layout, stage)?;
-                self.client.push_blobs(&self.target, &missing, &layout, stage)?;
-            }
+        for child in children {
+            let manifest = self.client.manifest(&self.source, &child.digest)?.into_manifest()?;
+            carrier.manifest(&Reference::Pinned(self.target.pinned(child.digest)), &manifest)?;
         }
         Ok(())
     }

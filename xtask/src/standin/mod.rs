@@ -145,7 +145,7 @@ fn read(place: &Path, platform: &Platform) -> Option<(Descriptor, Descriptor)> {
     let flavour = |flavour| {
         let manifest = image::find(&layout, flavour, platform).ok()?;
         let image = Image::read(&layout, &manifest).ok()?;
-        image.blobs().all(|blob| layout.verified(blob).unwrap_or(false)).then_some(manifest)
+        image.manifest.blobs().all(|blob| layout.verified(blob).unwrap_or(false)).then_some(manifest)
     };
     Some((flavour(Flavour::Pre)?, flavour(Flavour::Post)?))
 }
