@@ -1,6 +1,5 @@
 //! Foreign JSON, read within bounds of depth and breadth: four megabytes of `[0],` would become several hundred as values.
-//! Decides nothing about what it says, and quotes no more of it than
-//! the beginning of what is no JSON.
+//! Decides nothing about what it says, and quotes no more of it than the beginning of what is no JSON.
 
 use serde_json::Value;
 

@@ -56,6 +56,8 @@ fn beside_the_base() -> Result<(), Failed> {
     let (up, _) = shop.wire.bytes();
     ensure(requests.len() <= REQUESTS_MAX, format!("{} requests: {requests:#?}", requests.len()))?;
     ensure(count(&requests, "GET /v2/dind/blobs") == 1, format!("the configuration alone is fetched: {requests:#?}"))?;
+    let last = requests.last().map(String::as_str);
+    ensure(last == Some("HEAD /v2/dind/manifests/ours"), format!("the tag is not read back: {requests:#?}"))?;
     let index = shop.published("dind", "ours")?;
     ensure(index.digest() == digest_of(&shop.record()?, 0)?, "the tag names what the record names")?;
     let manifest = &shop.pull("dind", &index)?[0];
