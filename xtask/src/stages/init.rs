@@ -25,7 +25,7 @@ pub const INIT_BYTES_MAX: u64 = 24 << 10;
 const FLAG_SEPARATOR: &str = "\x1f";
 
 /// What makes the init small, and static whatever the target's habit. `noseparate-code` and `norelro` save the padding
-/// between segments that a program without relocations does not need.
+/// between segments that a program without relocations does not need; one segment for code and constants saves a resident page.
 const FLAGS: &[&str] = &[
     "-Clinker-flavor=ld.lld",
     "-Ctarget-feature=+crt-static",
@@ -33,6 +33,8 @@ const FLAGS: &[&str] = &[
     "-Cforce-unwind-tables=no",
     "-Clink-arg=--build-id=none",
     "-Clink-arg=--gc-sections",
+    "-Clink-arg=--no-eh-frame-hdr",
+    "-Clink-arg=--no-rosegment",
     "-Clink-arg=-znorelro",
     "-Clink-arg=-znoseparate-code",
 ];
@@ -77,7 +79,7 @@ pub fn build(
 ) -> Result<StaticProgram> {
     let mut build = || {
         let machine = Machine::of(platform)?;
-        let recipe = Recipe::init(Toolchain::find(root, machine, interrupt, doing)?);
+        let recipe = Recipe::init(root, Toolchain::find(root, machine, interrupt, doing)?);
         let path = recipe.cargo(root, "dind-init", "init")?;
         let built = checked(path, machine, platform)?;
         ensure!(built.size <= INIT_BYTES_MAX, "size: expected at most {INIT_BYTES_MAX} bytes, found {}", built.size);
@@ -120,9 +122,10 @@ struct Recipe {
 
 impl Recipe {
     /// The init's, which is linked in one way by whatever compiler.
-    fn init(toolchain: Toolchain) -> Self {
+    fn init(root: &Path, toolchain: Toolchain) -> Self {
         let linker = format!("-Clinker={}", toolchain.linker.display());
-        let flags = FLAGS.iter().map(ToString::to_string).chain([linker]);
+        let script = format!("-Clink-arg=-T{}", root.join("init/link.ld").display());
+        let flags = FLAGS.iter().map(ToString::to_string).chain([linker, script]);
         let library = toolchain.c_library().into_iter().map(|argument| format!("-Clink-arg={argument}"));
         Self { flags: flags.chain(library).collect(), target: toolchain.target, variables: toolchain.variables }
     }
