@@ -3,7 +3,8 @@
 //! An image's ENTRYPOINT is lost when a user overrides it; a guard is found on PATH all the same. It runs the real
 //! daemon, either as the init above it or, where an init of ours reaps already, in its own place.
 
-use crate::{Pid, search};
+use crate::text::Parts;
+use crate::{Pid, numbers, search};
 
 /// The programs that are guarded.
 const NAMES: [&[u8]; 2] = [b"dockerd", b"containerd"];
@@ -30,9 +31,9 @@ pub fn guarded(executed: &[u8], argv0: &[u8]) -> Option<&'static [u8]> {
 /// (proc_pid_stat(5)). `None` where the text is none of that kind.
 #[must_use]
 pub fn parent(stat: &[u8]) -> Option<Pid> {
-    let after_name = stat.rsplit(|byte| *byte == b')').next()?;
-    let field = after_name.split(|byte| *byte == b' ').nth(2)?;
-    core::str::from_utf8(field).ok()?.parse().ok()
+    let name_ends = stat.iter().rposition(|byte| *byte == b')')?;
+    let field = Parts::of(stat.get(name_ends..)?, b' ').nth(2)?;
+    numbers::decimal(field).and_then(|parent| Pid::try_from(parent).ok())
 }
 
 #[cfg(test)]

@@ -5,8 +5,13 @@
 //! What acts on the decisions is `main.rs`; what talks to the kernel is `sys.rs`.
 #![cfg_attr(not(test), no_std)]
 
+pub mod environment;
+pub mod errno;
 pub mod guard;
+pub mod kernel;
+pub mod numbers;
 pub mod options;
+pub mod pid_file;
 pub mod search;
 pub mod signals;
 pub mod status;

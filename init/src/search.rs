@@ -2,6 +2,8 @@
 //!
 //! Nothing here looks at a file.
 
+use crate::text::Parts;
+
 /// The folders that are searched where no PATH is set.
 pub const DEFAULT_PATH: &[u8] = b"/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
@@ -13,7 +15,7 @@ pub const NOT_RUNNABLE: u8 = 126;
 
 /// The folders of `path`, in order. An empty one is the working directory (environ(7)).
 pub fn folders(path: &[u8]) -> impl Iterator<Item = &[u8]> {
-    path.split(|byte| *byte == b':')
+    Parts::of(path, b':')
 }
 
 /// The pieces that make the path of `name` in `folder`: an empty folder adds no slash, since `/name` would be the root's.

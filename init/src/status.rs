@@ -22,9 +22,58 @@ pub fn change(status: i32) -> Change {
     }
 }
 
+/// A set of exit codes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Codes([u64; 4]);
+
+impl Codes {
+    /// The empty set.
+    pub const NONE: Self = Self([0; 4]);
+
+    /// Adds `code`.
+    pub(crate) fn insert(&mut self, code: u8) {
+        if let Some(word) = self.0.get_mut(usize::from(code >> 6)) {
+            *word |= 1 << (code & 63);
+        }
+    }
+
+    /// Whether `code` is in the set.
+    #[must_use]
+    pub fn contains(&self, code: u8) -> bool {
+        self.0.get(usize::from(code >> 6)).is_some_and(|word| word >> (code & 63) & 1 == 1)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn codes() {
+        let mut codes = Codes::NONE;
+        assert!((0..=255).all(|code| !codes.contains(code)));
+        for code in [0, 1, 63, 64, 127, 143, 255] {
+            codes.insert(code);
+        }
+        let found: Vec<u8> = (0..=255).filter(|code| codes.contains(*code)).collect();
+        assert_eq!(found, [0, 1, 63, 64, 127, 143, 255]);
+    }
+
+    /// Every status of 16 bits, against its parts as wait(2) and asm/wait.h lay them out.
+    #[test]
+    fn every_status() {
+        for status in 0..=0xffffu16 {
+            let [low, high] = status.to_le_bytes();
+            let expected = match low & 0x7f {
+                0 => Change::Ended(high),
+                0x7f if low == 0x7f => Change::Stopped(high.into()),
+                // What stands for "continued" in no status that we ask for.
+                0x7f => continue,
+                signal => Change::Ended(128 + signal),
+            };
+            assert_eq!(change(status.into()), expected, "{status:#x}");
+        }
+    }
 
     #[test]
     fn every_code_and_signal() {

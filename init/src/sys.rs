@@ -1,130 +1,24 @@
 //! The system calls that the init makes: each function is one of them, or one with the buffer it needs.
 //!
-//! Decides nothing. All of the program's `unsafe` is here and in `arguments`. Masks are set by the raw call, since musl's wrappers leave
-//! out the real-time signals that it keeps for itself (32 to 34).
+//! Decides nothing. All of the program's `unsafe` is here and in the modules below. Where musl's wrapper does less than the
+//! kernel, or is larger than what it wraps, the raw call is made.
 
 pub(crate) mod arguments;
+pub(crate) mod children;
+pub(crate) mod files;
+pub(crate) mod signals;
 
 use core::ffi::{CStr, c_int, c_long, c_void};
-use core::{mem, ptr};
+use core::ptr;
 
 use dind_init::Pid;
-use dind_init::signals::Received;
-use libc::{siginfo_t, timespec};
-
-/// The kernel's set of all 64 signals: bit N-1 for signal N.
-type SignalMask = u64;
-
-/// An error number of errno(3).
-pub(crate) type Errno = c_int;
-
-/// Descriptors that are closed one by one where the kernel has no close_range(2) (before 5.9, or under a seccomp profile
-/// of that age): their number is no process's limit, which may be in the millions.
-const CLOSED_ONE_BY_ONE: c_int = 4096;
+use dind_init::errno::Errno;
+use dind_init::numbers::Milliseconds;
+use dind_init::signals::Number;
+use libc::timespec;
 
 /// Pieces that one message may have.
-const PIECES_MAX: usize = 8;
-
-/// What the init was started with and changes for itself; the command gets it back.
-pub(crate) struct SignalState {
-    mask: SignalMask,
-    on_child: libc::sigaction,
-}
-
-impl SignalState {
-    /// Blocks every signal, so that none that arrives from now on is lost, and sets SIGCHLD to its default: ignored, as
-    /// a parent may leave it, it would make the kernel reap behind our back.
-    pub(crate) fn take() -> Self {
-        let mask = set_mask(SignalMask::MAX);
-        // SAFETY: all zeroes is a valid sigaction: the default action, no flags, an empty mask.
-        let default: libc::sigaction = unsafe { mem::zeroed() };
-        let mut on_child = default;
-        // SAFETY: both pointers are to live values of the type; SIGCHLD may be set, so the call cannot fail.
-        unsafe { libc::sigaction(libc::SIGCHLD, &raw const default, &raw mut on_child) };
-        Self { mask, on_child }
-    }
-
-    /// Undoes [`Self::take`]; what is pending takes effect at once.
-    pub(crate) fn restore(&self) {
-        // SAFETY: the pointer is to a live value that the kernel gave us; no old action is asked for.
-        unsafe { libc::sigaction(libc::SIGCHLD, &raw const self.on_child, ptr::null_mut()) };
-        set_mask(self.mask);
-    }
-}
-
-/// Blocks every signal, so that a message to a closed pipe cannot end us.
-pub(crate) fn block_signals() {
-    set_mask(SignalMask::MAX);
-}
-
-/// rt_sigprocmask(2): replaces the mask and gives the one before.
-fn set_mask(mask: SignalMask) -> SignalMask {
-    let mut before: SignalMask = 0;
-    let size = size_of::<SignalMask>();
-    // SAFETY: both pointers are to live sets of the stated size, which is the kernel's.
-    unsafe {
-        libc::syscall(libc::SYS_rt_sigprocmask, c_long::from(libc::SIG_SETMASK), &raw const mask, &raw mut before, size)
-    };
-    before
-}
-
-/// A signal with everything that the kernel says about it.
-pub(crate) struct Signal(siginfo_t);
-
-impl Signal {
-    /// rt_sigtimedwait(2) without a limit; all signals are blocked, so this is where each arrives, once.
-    pub(crate) fn wait() -> Self {
-        let all = SignalMask::MAX;
-        // SAFETY: siginfo_t is integers and a union of such, for which zeroes are valid.
-        let mut info: siginfo_t = unsafe { mem::zeroed() };
-        let size = size_of::<SignalMask>();
-        let forever: *const timespec = ptr::null();
-        loop {
-            // SAFETY: the pointers are to live values of the kernel's types, and a null limit means none.
-            let number =
-                unsafe { libc::syscall(libc::SYS_rt_sigtimedwait, &raw const all, &raw mut info, forever, size) };
-            // EINTR: we were stopped and continued, or a debugger looked at us.
-            if number > 0 {
-                return Self(info);
-            }
-        }
-    }
-
-    /// What the decision needs.
-    pub(crate) fn received(&self) -> Received {
-        // SAFETY: si_pid lies within every siginfo_t, and any bits are a valid Pid.
-        let sender = unsafe { self.0.si_pid() };
-        Received { number: self.0.si_signo, code: self.0.si_code, sender }
-    }
-
-    /// kill(2): the same number to `target`, a process or, if negative, a group.
-    pub(crate) fn send(&self, target: Pid) {
-        kill(target, self.0.si_signo);
-    }
-
-    /// rt_sigqueueinfo(2): the same number with the same value to the process `target`.
-    pub(crate) fn send_with_value(&self, target: Pid) {
-        // SAFETY: the pointer is to a live siginfo_t that the kernel filled.
-        let done = unsafe {
-            libc::syscall(
-                libc::SYS_rt_sigqueueinfo,
-                c_long::from(target),
-                c_long::from(self.0.si_signo),
-                &raw const self.0,
-            )
-        };
-        if done != 0 {
-            // EAGAIN: the target's queue is full (RLIMIT_SIGPENDING). A signal without its value is better than none.
-            self.send(target);
-        }
-    }
-}
-
-/// kill(2). ESRCH: all of `target` is gone already. EPERM: it changed its user, and we have no right over it any more.
-pub(crate) fn kill(target: Pid, number: c_int) {
-    // SAFETY: takes two numbers and no memory.
-    unsafe { libc::kill(target, number) };
-}
+const PIECES_MAX: usize = 10;
 
 /// getpid(2).
 pub(crate) fn own_pid() -> Pid {
@@ -138,51 +32,63 @@ pub(crate) fn parent_pid() -> Pid {
     unsafe { libc::getppid() }
 }
 
-/// PR_SET_CHILD_SUBREAPER of prctl(2): orphans below us become our children. It cannot fail since Linux 3.4.
-pub(crate) fn adopt_orphans() {
-    // SAFETY: takes numbers and no memory.
-    unsafe { libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1 as c_long, 0 as c_long, 0 as c_long, 0 as c_long) };
+/// PR_SET_CHILD_SUBREAPER of prctl(2): orphans below us become our children. It fails only where something refuses the
+/// call (a seccomp filter).
+pub(crate) fn adopt_orphans() -> Result<(), Errno> {
+    control(libc::PR_SET_CHILD_SUBREAPER, 1)
 }
 
-/// PR_SET_PDEATHSIG of prctl(2): we are killed when our parent ends.
-pub(crate) fn die_with_parent() {
-    // SAFETY: takes numbers and no memory.
-    unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL as c_long, 0 as c_long, 0 as c_long, 0 as c_long) };
+/// PR_SET_PDEATHSIG of prctl(2): the end of our parent sends us `signal`.
+pub(crate) fn on_parents_end(signal: Number) -> Result<(), Errno> {
+    control(libc::PR_SET_PDEATHSIG, c_long::from(signal))
 }
 
 /// PR_SET_NAME of prctl(2): the name in `/proc/PID/comm`, of which 15 bytes count.
 pub(crate) fn set_name(name: &CStr) {
-    // SAFETY: the pointer is to a live text that ends in a zero byte.
-    unsafe { libc::prctl(libc::PR_SET_NAME, name.as_ptr(), 0 as c_long, 0 as c_long, 0 as c_long) };
+    // What a name is worth: no error is.
+    let _ = control(libc::PR_SET_NAME, name.as_ptr().expose_provenance() as c_long);
 }
 
-/// Who fork(2) returns to.
-pub(crate) enum Forked {
-    /// The new process.
-    Child,
-    /// The old one, with the new one's id.
-    Parent(Pid),
+/// prctl(2) with one argument.
+fn control(operation: c_int, argument: c_long) -> Result<(), Errno> {
+    let none = 0 as c_long;
+    // SAFETY: the operations above take a number, or the address of a text that lives and ends in a zero byte.
+    let done = unsafe { libc::syscall(libc::SYS_prctl, c_long::from(operation), argument, none, none, none) };
+    if done < 0 { Err(errno()) } else { Ok(()) }
 }
 
-/// fork(2), by the bare clone(2) that it is: musl's fork prepares threads, locks and handlers, and we have none.
-pub(crate) fn fork() -> Result<Forked, Errno> {
-    let (signal, none) = (c_long::from(libc::SIGCHLD), 0 as c_long);
-    // SAFETY: without CLONE_VM the child has memory and stack of its own. One thread: nothing of another is half done in
-    // it. musl's notion of the thread's id goes stale in the child, where nothing asks for it.
-    match unsafe { libc::syscall(libc::SYS_clone, signal, none, none, none, none) } {
-        -1 => Err(errno()),
-        0 => Ok(Forked::Child),
-        child => Ok(Forked::Parent(child as Pid)),
+/// The kernel's name and release (uname(2)).
+pub(crate) struct Kernel(libc::utsname);
+
+impl Kernel {
+    /// This one's.
+    pub(crate) fn running() -> Self {
+        // SAFETY: utsname is arrays of bytes, for which zeroes are valid.
+        let mut names: libc::utsname = unsafe { core::mem::zeroed() };
+        // SAFETY: the pointer is to a live structure of the kernel's form.
+        unsafe { libc::syscall(libc::SYS_uname, &raw mut names) };
+        Self(names)
+    }
+
+    /// The release, as in `6.18.0-1-amd64`.
+    pub(crate) fn release(&self) -> &[u8] {
+        // SAFETY: the kernel ends the release by a zero byte, and so did the zeroes where it refused the call.
+        unsafe { CStr::from_ptr(self.0.release.as_ptr()) }.to_bytes()
     }
 }
 
-/// wait4(2) on any child, without waiting: its id and status, or `None` where no child has changed its state.
-pub(crate) fn reap() -> Option<(Pid, c_int)> {
-    let mut status = 0;
-    // SAFETY: the pointer is to a live number; usage is not asked for. Stops count: the command may be a shell's job.
-    let child =
-        unsafe { libc::wait4(-1, &raw mut status, libc::WNOHANG | libc::WUNTRACED | libc::__WALL, ptr::null_mut()) };
-    (child > 0).then_some((child, status))
+/// The time that has passed on a clock that nobody sets (CLOCK_MONOTONIC of clock_gettime(2)). The raw call: musl's
+/// looks for the kernel's fast one first, which takes longer than a few calls ever save.
+pub(crate) fn now() -> Milliseconds {
+    let mut time = timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the pointer is to a live value of the kernel's type.
+    unsafe { libc::syscall(libc::SYS_clock_gettime, c_long::from(libc::CLOCK_MONOTONIC), &raw mut time) };
+    Milliseconds((time.tv_sec.unsigned_abs()).saturating_mul(1000) + time.tv_nsec.unsigned_abs() / 1_000_000)
+}
+
+/// `span` as the kernel takes it.
+fn to_timespec(span: Milliseconds) -> timespec {
+    timespec { tv_sec: (span.0 / 1000) as i64, tv_nsec: (span.0 % 1000 * 1_000_000) as c_long }
 }
 
 /// Ends the process; nothing is flushed, as nothing is buffered.
@@ -197,11 +103,16 @@ pub(crate) fn own_group() -> Pid {
     unsafe { libc::getpgrp() }
 }
 
-/// setpgid(2): the process becomes the leader of a group of its own. EPERM: it leads its session, thus a group, already.
-/// EACCES: a child that has executed its program has done this itself.
-pub(crate) fn lead_group(process: Pid) {
+/// setpgid(2): we become the leader of a group of our own. EPERM: we lead our session, thus a group, already.
+pub(crate) fn lead_group() {
     // SAFETY: takes two numbers and no memory.
-    unsafe { libc::setpgid(process, process) };
+    unsafe { libc::setpgid(0, 0) };
+}
+
+/// setsid(2): we become the leader of a session and a group of our own. EPERM: we lead a group already.
+pub(crate) fn lead_session() {
+    // SAFETY: takes nothing.
+    unsafe { libc::setsid() };
 }
 
 /// The controlling terminal, opened for one question: the init holds no descriptor in between.
@@ -211,7 +122,7 @@ struct Terminal {
 
 impl Terminal {
     fn open() -> Self {
-        let opened = open(c"/dev/tty", libc::O_RDWR | libc::O_NOCTTY);
+        let opened = files::open(c"/dev/tty", libc::O_RDWR | libc::O_NOCTTY);
         // A bare root has no /dev/tty; standard input then is the terminal, or there is none.
         Self { fd: opened.unwrap_or(libc::STDIN_FILENO) }
     }
@@ -220,111 +131,28 @@ impl Terminal {
 impl Drop for Terminal {
     fn drop(&mut self) {
         if self.fd != libc::STDIN_FILENO {
-            close(self.fd);
+            files::close(self.fd);
         }
     }
 }
 
-/// tcgetpgrp(3): the group that has the controlling terminal, 0 for one of another PID namespace, `None` without terminal.
+/// TIOCGPGRP of ioctl_tty(2): the group that has the controlling terminal, 0 for one of another PID namespace, `None` without terminal.
 pub(crate) fn foreground_group() -> Option<Pid> {
     let terminal = Terminal::open();
-    // SAFETY: takes a number; a descriptor that is no terminal of ours is an error.
-    let group = unsafe { libc::tcgetpgrp(terminal.fd) };
-    (group >= 0).then_some(group)
+    let mut group: Pid = 0;
+    let request = libc::TIOCGPGRP as c_long;
+    // SAFETY: the pointer is to a live number; a descriptor that is no terminal of ours is an error.
+    let done = unsafe { libc::syscall(libc::SYS_ioctl, c_long::from(terminal.fd), request, &raw mut group) };
+    (done == 0).then_some(group)
 }
 
-/// tcsetpgrp(3): gives the controlling terminal to `group`. SIGTTOU is blocked, so this works from the background too.
+/// TIOCSPGRP of ioctl_tty(2): gives the controlling terminal to `group`. SIGTTOU is blocked, so this works from the background too.
 /// An error means that terminal or group are gone, and with them the wish.
 pub(crate) fn set_foreground_group(group: Pid) {
     let terminal = Terminal::open();
-    // SAFETY: takes two numbers and no memory.
-    unsafe { libc::tcsetpgrp(terminal.fd, group) };
-}
-
-/// chdir(2) to `/`, so that no mount is held. It fails only where we may not enter the root, and then changes nothing.
-pub(crate) fn leave_working_directory() {
-    // SAFETY: the pointer is to a constant text.
-    unsafe { libc::chdir(c"/".as_ptr()) };
-}
-
-/// close_range(2): closes every descriptor but 0, 1 and 2.
-pub(crate) fn close_inherited() {
-    let first = libc::STDERR_FILENO + 1;
-    // SAFETY: takes numbers; nothing here holds a descriptor that this could close.
-    let done =
-        unsafe { libc::syscall(libc::SYS_close_range, c_long::from(first), c_long::from(c_int::MAX), 0 as c_long) };
-    if done != 0 {
-        (first..CLOSED_ONE_BY_ONE).for_each(close);
-    }
-}
-
-fn open(path: &CStr, flags: c_int) -> Option<c_int> {
-    // SAFETY: the pointer is to a live text that ends in a zero byte; no mode is read, as no file is made.
-    let fd = unsafe { libc::open(path.as_ptr(), flags | libc::O_CLOEXEC) };
-    (fd >= 0).then_some(fd)
-}
-
-fn close(fd: c_int) {
-    // SAFETY: takes a number; the callers close only what nobody uses any more.
-    unsafe { libc::close(fd) };
-}
-
-/// The start of a file, as much as one read(2) gives of `buffer`'s size; `None` where it cannot be read.
-pub(crate) fn read_start<'a>(path: &CStr, buffer: &'a mut [u8]) -> Option<&'a [u8]> {
-    let fd = open(path, libc::O_RDONLY)?;
-    // SAFETY: the pointer is to a live buffer of the stated length.
-    let length = unsafe { libc::read(fd, buffer.as_mut_ptr().cast(), buffer.len()) };
-    close(fd);
-    buffer.get(..usize::try_from(length).ok()?)
-}
-
-/// The target of a symbolic link; `None` where there is none, or none that fits.
-pub(crate) fn read_link<'a>(path: &CStr, buffer: &'a mut [u8]) -> Option<&'a [u8]> {
-    // SAFETY: the path ends in a zero byte, and the buffer is live and of the stated length.
-    let length = unsafe { libc::readlink(path.as_ptr(), buffer.as_mut_ptr().cast(), buffer.len()) };
-    buffer.get(..usize::try_from(length).ok()?)
-}
-
-/// What stat(2) says of a file, links followed.
-pub(crate) struct File(libc::stat);
-
-impl File {
-    /// `None` where there is no such file, or none that we may see.
-    pub(crate) fn at(path: &CStr) -> Option<Self> {
-        // SAFETY: stat is integers, for which zeroes are valid.
-        let mut stat: libc::stat = unsafe { mem::zeroed() };
-        let (folder, flags) = (c_long::from(libc::AT_FDCWD), 0 as c_long);
-        // SAFETY: the path ends in a zero byte, and the structure is live and the kernel's (it is libc's on 64-bit machines).
-        let done = unsafe { libc::syscall(libc::SYS_newfstatat, folder, path.as_ptr(), &raw mut stat, flags) };
-        (done == 0).then_some(Self(stat))
-    }
-
-    /// Whether both are one file.
-    pub(crate) fn is(&self, other: &Self) -> bool {
-        self.0.st_dev == other.0.st_dev && self.0.st_ino == other.0.st_ino
-    }
-
-    /// Whether it is a regular file.
-    pub(crate) fn is_regular(&self) -> bool {
-        self.0.st_mode & libc::S_IFMT == libc::S_IFREG
-    }
-
-    /// Its size in bytes.
-    pub(crate) fn size(&self) -> usize {
-        usize::try_from(self.0.st_size).unwrap_or(usize::MAX)
-    }
-}
-
-/// access(2): whether we may execute `path`.
-pub(crate) fn may_execute(path: &CStr) -> bool {
-    // SAFETY: the pointer is to a live text that ends in a zero byte.
-    unsafe { libc::access(path.as_ptr(), libc::X_OK) == 0 }
-}
-
-/// The system's words for an error number.
-pub(crate) fn reason(errno: Errno) -> &'static [u8] {
-    // SAFETY: musl gives a constant text for every number.
-    arguments::text(unsafe { libc::strerror(errno) }).to_bytes()
+    let request = libc::TIOCSPGRP as c_long;
+    // SAFETY: the pointer is to a live number.
+    unsafe { libc::syscall(libc::SYS_ioctl, c_long::from(terminal.fd), request, &raw const group) };
 }
 
 /// One line on stderr, in one writev(2) so that it stays in one piece. An error is ignored: there is nobody to tell it.
@@ -334,16 +162,26 @@ pub(crate) fn complain(pieces: &[&[u8]]) {
 
 /// Text on stdout; whether all of it was taken.
 pub(crate) fn print(pieces: &[&[u8]]) -> bool {
-    write(libc::STDOUT_FILENO, pieces) == pieces.iter().map(|piece| piece.len()).sum::<usize>() as isize
+    write(libc::STDOUT_FILENO, pieces) == pieces.iter().map(|piece| piece.len()).sum::<usize>() as c_long
 }
 
-fn write(fd: c_int, pieces: &[&[u8]]) -> isize {
+fn write(fd: c_int, pieces: &[&[u8]]) -> c_long {
     let mut vector = [libc::iovec { iov_base: ptr::null_mut(), iov_len: 0 }; PIECES_MAX];
     for (slot, piece) in vector.iter_mut().zip(pieces) {
         *slot = libc::iovec { iov_base: piece.as_ptr().cast::<c_void>().cast_mut(), iov_len: piece.len() };
     }
     // SAFETY: each entry is a live slice or empty; the kernel only reads them.
-    unsafe { libc::writev(fd, vector.as_ptr(), PIECES_MAX as c_int) }
+    unsafe { libc::syscall(libc::SYS_writev, c_long::from(fd), vector.as_ptr(), PIECES_MAX) }
+}
+
+/// mmap(2): zeroed memory of our own, of `size` bytes.
+fn new_memory(size: usize) -> Result<*mut c_void, Errno> {
+    let readable = c_long::from(libc::PROT_READ | libc::PROT_WRITE);
+    let private = c_long::from(libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+    let (anywhere, no_file) = (0 as c_long, -1 as c_long);
+    // SAFETY: asks for new memory, so none that is in use changes.
+    let start = unsafe { libc::syscall(libc::SYS_mmap, anywhere, size, readable, private, no_file, 0 as c_long) };
+    if start == -1 { Err(errno()) } else { Ok(ptr::with_exposed_provenance_mut(start as usize)) }
 }
 
 fn errno() -> Errno {

@@ -1,22 +1,38 @@
 //! What the kernel laid on the stack for us: arguments, environment, the path that was executed; and the call that passes
-//! the arguments on.
+//! them on.
 
 use core::ffi::{CStr, c_char, c_int};
 use core::{ptr, slice};
 
-use super::{Errno, errno};
+use dind_init::Pid;
+use dind_init::errno::Errno;
+use dind_init::numbers::Decimal;
+use dind_init::text::compose;
 
-/// argv, or the part of it from some index on. The kernel keeps it, and the null that ends it, for the process's life.
+use super::{errno, new_memory};
+
+/// The variable that says for which process systemd's sockets are meant (sd_listen_fds(3)).
+const LISTEN_PID: &[u8] = b"LISTEN_PID=";
+
+/// Bytes of [`LISTEN_PID`] with any number and the zero that ends it.
+pub(crate) const LISTEN_PID_BYTES: usize = 24;
+
+/// argv, or the part of it from some index on, and the environment. The kernel keeps both, and the nulls that end them,
+/// for the process's life.
 #[derive(Clone, Copy)]
 pub(crate) struct Arguments {
     count: usize,
     first: *const *const c_char,
+    environment: *mut *const c_char,
 }
 
 impl Arguments {
     /// What `main` was given. Nothing else may be passed.
     pub(crate) fn of_main(count: c_int, first: *const *const c_char) -> Self {
-        Self { count: usize::try_from(count).unwrap_or(0), first }
+        let count = usize::try_from(count).unwrap_or(0);
+        // SAFETY: the environment follows the null that ends argv (execve(2), and the ABI's initial process stack).
+        let environment = unsafe { first.add(count + 1) };
+        Self { count, first, environment: environment.cast_mut() }
     }
 
     fn pointers(self) -> &'static [*const c_char] {
@@ -39,13 +55,47 @@ impl Arguments {
         let index = index.min(self.count);
         // SAFETY: the index is at most the count, so the place is in argv or at the null that ends it.
         let first = unsafe { self.first.add(index) };
-        Self { count: self.count - index, first }
+        Self { count: self.count - index, first, ..self }
     }
 
-    /// execve(2) with our environment, as musl's execv(3) does it. Returns only with an error.
+    /// The places of the environment's entries.
+    fn entries(self) -> impl Iterator<Item = *mut *const c_char> {
+        let place = move |index| {
+            // SAFETY: the iteration ends at the null that ends the environment, so the place is within it.
+            unsafe { self.environment.add(index) }
+        };
+        // SAFETY: as above; every place within holds a pointer.
+        (0..).map(place).take_while(|entry| unsafe { !(**entry).is_null() })
+    }
+
+    /// The value of an environment variable; `None` where it is not set. The first of a name counts, as in getenv(3).
+    pub(crate) fn variable(self, name: &CStr) -> Option<&'static [u8]> {
+        self.entries().find_map(|entry| {
+            // SAFETY: the place holds a pointer that is not null.
+            let entry = text(unsafe { *entry }).to_bytes();
+            entry.strip_prefix(name.to_bytes())?.strip_prefix(b"=")
+        })
+    }
+
+    /// Where LISTEN_PID names `init`, makes it name `process`, in `buffer`: the sockets were meant for the command.
+    pub(crate) fn hand_on_sockets(self, init: Pid, process: Pid, buffer: &mut [u8; LISTEN_PID_BYTES]) {
+        for entry in self.entries() {
+            // SAFETY: the place holds a pointer that is not null.
+            let value = text(unsafe { *entry }).to_bytes().strip_prefix(LISTEN_PID);
+            if value == Some(Decimal::of(init.unsigned_abs()).bytes()) {
+                let number = Decimal::of(process.unsigned_abs());
+                let Some(content) = compose(buffer, &[LISTEN_PID, number.bytes()]) else { return };
+                // SAFETY: the place is ours to write, and the buffer outlives the call that executes the command.
+                unsafe { *entry = content.as_ptr() };
+                return;
+            }
+        }
+    }
+
+    /// execve(2). Returns only with an error.
     pub(crate) fn execute(self, program: &CStr) -> Errno {
-        // SAFETY: the path ends in a zero byte, and the pointers in a null.
-        unsafe { libc::execv(program.as_ptr(), self.first) };
+        // SAFETY: the path ends in a zero byte, and the pointers in nulls.
+        unsafe { libc::syscall(libc::SYS_execve, program.as_ptr(), self.first, self.environment) };
         errno()
     }
 
@@ -53,20 +103,18 @@ impl Arguments {
     pub(crate) fn execute_by_shell(self, program: &CStr) -> Errno {
         let shell = c"/bin/sh";
         let count = self.count + 2;
-        let (readable, private) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
-        // SAFETY: asks for new memory, so none that is in use changes.
-        let memory =
-            unsafe { libc::mmap(ptr::null_mut(), count * size_of::<*const c_char>(), readable, private, -1, 0) };
-        if memory == libc::MAP_FAILED {
-            return errno();
-        }
+        let memory = match new_memory(count * size_of::<*const c_char>()) {
+            Ok(memory) => memory,
+            Err(errno) => return errno,
+        };
         // SAFETY: the memory is ours alone, aligned to a page, of that size, and zeroes are null pointers.
         let vector = unsafe { slice::from_raw_parts_mut(memory.cast::<*const c_char>(), count) };
-        let arguments = self.pointers().iter().skip(1).copied();
-        for (slot, argument) in vector.iter_mut().zip([shell.as_ptr(), program.as_ptr()].into_iter().chain(arguments)) {
-            *slot = argument;
+        let [first, second, rest @ ..] = vector else { return libc::EINVAL };
+        (*first, *second) = (shell.as_ptr(), program.as_ptr());
+        for (slot, argument) in rest.iter_mut().zip(self.pointers().iter().skip(1)) {
+            *slot = *argument;
         }
-        Self { count: count - 1, first: vector.as_ptr() }.execute(shell)
+        Self { count: count - 1, first: vector.as_ptr(), ..self }.execute(shell)
     }
 }
 
@@ -77,15 +125,8 @@ pub(crate) fn executed_path() -> &'static [u8] {
     if address == 0 { b"" } else { text(ptr::with_exposed_provenance(address as usize)).to_bytes() }
 }
 
-/// The value of an environment variable; `None` where it is not set.
-pub(crate) fn variable(name: &CStr) -> Option<&'static [u8]> {
-    // SAFETY: the name ends in a zero byte, and nothing changes the environment.
-    let value = unsafe { libc::getenv(name.as_ptr()) };
-    (!value.is_null()).then(|| text(value).to_bytes())
-}
-
-/// A text of the kernel's or of musl's, which stays for the process's life and which nobody changes.
-pub(super) fn text(start: *const c_char) -> &'static CStr {
+/// A text of the kernel's, which stays for the process's life and which nobody changes.
+fn text(start: *const c_char) -> &'static CStr {
     // SAFETY: the callers pass no null, but the start of such a text, which ends in a zero byte.
     unsafe { CStr::from_ptr(start) }
 }

@@ -1,0 +1,89 @@
+//! Pid files of daemons: which there are, and what one says.
+//!
+//! Nothing here looks at a file.
+
+use core::ffi::CStr;
+
+use crate::{Pid, numbers};
+
+/// A file in which a daemon notes its pid, and by which it is kept from starting twice.
+pub struct PidFile {
+    /// The folder it lies in.
+    pub folder: &'static CStr,
+    /// The file.
+    pub path: &'static CStr,
+    /// The daemon, as `/proc/PID/comm` names it.
+    pub daemon: &'static [u8],
+}
+
+/// Those of dockerd and of the containerd that it starts (`getDaemonConfDir` of moby's cmd/dockerd, pkg/pidfile). `/var/run` is
+/// a link to `/run` in most images, but not in all.
+pub const PID_FILES: [PidFile; 4] = [
+    PidFile { folder: c"/run", path: c"/run/docker.pid", daemon: b"dockerd" },
+    PidFile { folder: c"/var/run", path: c"/var/run/docker.pid", daemon: b"dockerd" },
+    PidFile {
+        folder: c"/run/docker/containerd",
+        path: c"/run/docker/containerd/containerd.pid",
+        daemon: b"containerd",
+    },
+    PidFile {
+        folder: c"/var/run/docker/containerd",
+        path: c"/var/run/docker/containerd/containerd.pid",
+        daemon: b"containerd",
+    },
+];
+
+/// Bytes that are read of a pid file, and of the name of a process: more than either has.
+pub const BYTES_MAX: usize = 64;
+
+/// The pid that a file names; `None` where it names none, as the daemons see it, too.
+#[must_use]
+pub fn pid(content: &[u8]) -> Option<Pid> {
+    numbers::decimal(content.trim_ascii()).and_then(|pid| Pid::try_from(pid).ok()).filter(|pid| *pid > 0)
+}
+
+/// Whether `comm`, what `/proc/PID/comm` says of a living process, names `daemon`.
+#[must_use]
+pub fn names(comm: &[u8], daemon: &[u8]) -> bool {
+    comm.trim_ascii() == daemon
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pids() {
+        let cases: [(&[u8], Option<Pid>); 9] = [
+            (b"30", Some(30)),
+            (b"30\n", Some(30)),
+            (b" 4194304 \n", Some(4_194_304)),
+            (b"0", None),
+            (b"-1", None),
+            (b"", None),
+            (b"4294967295", None),
+            (b"30 31", None),
+            (b"dockerd", None),
+        ];
+        for (content, expected) in cases {
+            assert_eq!(pid(content), expected, "{:?}", String::from_utf8_lossy(content));
+        }
+    }
+
+    #[test]
+    fn process_names() {
+        assert!(names(b"dockerd\n", b"dockerd"));
+        assert!(!names(b"dockerd-entrypo\n", b"dockerd"));
+        assert!(!names(b"containerd-shim\n", b"containerd"));
+        assert!(!names(b"", b"dockerd"));
+    }
+
+    #[test]
+    fn files_lie_in_their_folders() {
+        for file in PID_FILES {
+            let name =
+                file.path.to_bytes().strip_prefix(file.folder.to_bytes()).expect("the path starts with the folder");
+            assert_eq!(name.iter().filter(|byte| **byte == b'/').count(), 1);
+        }
+    }
+}

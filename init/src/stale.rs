@@ -1,0 +1,39 @@
+//! Pid files that a killed container left behind. It is started again with the same root file system and new processes: the
+//! number in the file then is nobody's, or somebody else's, and dockerd refuses to start, or takes that process for its
+//! containerd.
+//!
+//! Removes nothing but these files, and none that a living daemon may have written.
+
+use dind_init::Pid;
+use dind_init::pid_file::{self, BYTES_MAX, PID_FILES};
+use dind_init::text::{PROC_BYTES_MAX, of_process};
+
+use crate::sys::files::{self, File};
+use crate::sys::{self, signals};
+
+/// Removes each file whose process is not the daemon, where its folder is of the container's own root file system: what is
+/// mounted there may be another's, with pids of another namespace. To be called by PID 1 alone, before its command runs.
+#[inline(never)]
+pub(crate) fn remove_pid_files() {
+    for file in PID_FILES {
+        let mut content = [0; BYTES_MAX];
+        let Some(process) = files::read_start(file.path, &mut content).and_then(pid_file::pid) else { continue };
+        let is_own = File::at(file.folder).zip(File::at(c"/")).is_some_and(|(folder, root)| folder.is_beside(&root));
+        if is_own && !is_daemon(process, file.daemon) {
+            files::remove(file.path);
+        }
+    }
+}
+
+/// Whether `process` lives and is `daemon`. What cannot be seen may be.
+fn is_daemon(process: Pid, daemon: &[u8]) -> bool {
+    // A guard is called like its daemon, and is not it.
+    if process == sys::own_pid() {
+        return false;
+    }
+    let (mut path, mut comm) = ([0; PROC_BYTES_MAX], [0; BYTES_MAX]);
+    match of_process(&mut path, process, b"comm").and_then(|path| files::read_start(path, &mut comm)) {
+        Some(comm) => pid_file::names(comm, daemon),
+        None => signals::exists(process),
+    }
+}
