@@ -181,6 +181,11 @@ pub trait Container: Sync {
     /// Sends a signal to one of the container's processes, from outside as `docker kill` does: PID 1 is not immune.
     fn signal(&self, pid: ContainerPid, signal: Signal) -> Result<(), Error>;
 
+    /// Kills the container in mid-life and starts it again, as `docker kill` and `docker start` do: the writable layer, whatever
+    /// of /run it holds included, and the volumes are kept; processes, namespaces, groups and all other mounts are new. The log
+    /// begins anew. Returns and binds the calling thread as [`Engine::start`] does.
+    fn kill_and_restart(&mut self) -> Result<(), Error>;
+
     /// Types into a container that was started with [`Input::Terminal`].
     fn type_in(&self, keys: &[u8]) -> Result<(), Error>;
 

@@ -82,6 +82,10 @@ impl Container for FakeContainer {
         Ok(())
     }
 
+    fn kill_and_restart(&mut self) -> Result<(), Error> {
+        Ok(())
+    }
+
     fn type_in(&self, _keys: &[u8]) -> Result<(), Error> {
         Ok(())
     }

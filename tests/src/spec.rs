@@ -14,6 +14,7 @@ pub(crate) const SUITE_DIRECTORY: &str = "/.suite";
 pub(crate) struct Spec {
     pub report: PathBuf,
     pub groups: Vec<PathBuf>,
+    pub earlier: Option<PathBuf>,
     pub scratch: PathBuf,
     pub lower: Vec<PathBuf>,
     pub hostname: String,
@@ -101,6 +102,7 @@ pub(crate) fn describe(launch: &Launch<'_>, place: Place<'_>) -> Spec {
     Spec {
         report: place.report,
         groups: place.groups,
+        earlier: None,
         scratch: place.scratch,
         lower: vec![launch.subject.rootfs.clone()],
         hostname: "suite".to_owned(),

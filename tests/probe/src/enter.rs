@@ -3,7 +3,7 @@
 //! host's file system, and never fork: the image's program must find itself as PID 1 with no child.
 
 use crate::spec::{Device, Mount, Process, Spec, What};
-use crate::{Outcome, launch, loopback};
+use crate::{Outcome, launch, loopback, storage};
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sched::{CloneFlags, unshare};
 use nix::sys::prctl;
@@ -76,8 +76,9 @@ fn set_up(spec: &Spec) -> Result<(), String> {
     // Only now, so that the container's groups are the roots that it sees (cgroup_namespaces(7)).
     unshare(CloneFlags::CLONE_NEWCGROUP).map_err(|errno| format!("make a cgroup namespace: {errno}"))?;
     change_root(spec)?;
-    for entry in &spec.mounts {
-        attach(entry).map_err(|message| format!("mount {}: {message}", entry.target.display()))?;
+    for (number, entry) in spec.mounts.iter().enumerate() {
+        let volume = storage::volumes(spec).join(number.to_string());
+        attach(entry, &outside(&volume)).map_err(|message| format!("mount {}: {message}", entry.target.display()))?;
     }
     for device in &spec.devices {
         make_device(device)?;
@@ -91,34 +92,23 @@ fn set_up(spec: &Spec) -> Result<(), String> {
     Ok(())
 }
 
-/// An overlay whose writable half lives in a tmpfs of this mount namespace becomes the root.
+/// The storage's overlay becomes the root, in a copy of the storage's mount namespace.
 fn change_root(spec: &Spec) -> Result<(), String> {
-    let here = spec.scratch.as_path();
-    mount(None::<&str>, "/", None::<&str>, MsFlags::MS_REC | MsFlags::MS_PRIVATE, None::<&str>)
-        .map_err(|errno| format!("make mounts private: {errno}"))?;
-    mount(Some("tmpfs"), here, Some("tmpfs"), MsFlags::empty(), Some("mode=0755"))
-        .map_err(|errno| format!("mount tmpfs at {}: {errno}", here.display()))?;
-    let [upper, work, merged] = ["upper", "work", "merged"].map(|name| here.join(name));
-    for directory in [&upper, &work, &merged] {
-        fs::create_dir(directory).map_err(|error| format!("make {}: {error}", directory.display()))?;
-        set_mode(directory, 0o755)?;
-    }
-    let lower: Vec<String> = spec.lower.iter().map(|path| escaped(path)).collect();
-    let data = format!("lowerdir={},upperdir={},workdir={}", lower.join(":"), escaped(&upper), escaped(&work));
-    mount(Some("overlay"), &merged, Some("overlay"), MsFlags::empty(), Some(data.as_str()))
-        .map_err(|errno| format!("mount overlay over {}: {errno}", lower.join(":")))?;
-    let old = merged.join(OLD_ROOT.trim_start_matches('/'));
+    unshare(CloneFlags::CLONE_NEWNS).map_err(|errno| format!("make a mount namespace: {errno}"))?;
+    let root = storage::root(spec);
+    let old = root.join(OLD_ROOT.trim_start_matches('/'));
     make_directories(&old)?;
-    unistd::pivot_root(&merged, &old).map_err(|errno| format!("change root to {}: {errno}", merged.display()))?;
+    unistd::pivot_root(&root, &old).map_err(|errno| format!("change root to {}: {errno}", root.display()))?;
     unistd::chdir("/").map_err(|errno| format!("enter /: {errno}"))
 }
 
-/// Overlay options are separated by `,` and their directories by `:` (Documentation/filesystems/overlayfs.rst).
-fn escaped(path: &Path) -> String {
-    path.display().to_string().replace('\\', "\\\\").replace(':', "\\:").replace(',', "\\,")
+/// What was reached by `path` before the root was changed.
+fn outside(path: &Path) -> PathBuf {
+    Path::new(OLD_ROOT).join(path.strip_prefix("/").unwrap_or(path))
 }
 
-fn attach(entry: &Mount) -> Result<(), String> {
+/// `volume` is where the mount's content is kept, should it be a volume.
+fn attach(entry: &Mount, volume: &Path) -> Result<(), String> {
     let target = entry.target.as_path();
     match &entry.what {
         What::Kernel { fstype, data } => {
@@ -129,9 +119,12 @@ fn attach(entry: &Mount) -> Result<(), String> {
         }
         What::Volume => {
             make_directories(target)?;
-            let covered = fs::metadata(target).map_err(|error| error.to_string())?.permissions().mode() & 0o7777;
-            let data = format!("mode={covered:o}");
-            mount(Some("tmpfs"), target, Some("tmpfs"), MsFlags::empty(), Some(data.as_str()))
+            if !volume.exists() {
+                let covered = fs::metadata(target).map_err(|error| error.to_string())?.permissions().mode() & 0o7777;
+                fs::create_dir(volume).map_err(|error| format!("make {}: {error}", volume.display()))?;
+                set_mode(volume, covered)?;
+            }
+            mount(Some(volume), target, None::<&str>, MsFlags::MS_BIND, None::<&str>)
                 .map_err(|errno| format!("volume: {errno}"))
         }
         What::Bind { source } => bind(source, target),
@@ -139,7 +132,7 @@ fn attach(entry: &Mount) -> Result<(), String> {
 }
 
 fn bind(source: &Path, target: &Path) -> Result<(), String> {
-    let outside = Path::new(OLD_ROOT).join(source.strip_prefix("/").unwrap_or(source));
+    let outside = outside(source);
     if outside.is_dir() {
         make_directories(target)?;
     } else {
@@ -165,7 +158,7 @@ fn make_directories(path: &Path) -> Result<(), String> {
     Ok(())
 }
 
-fn set_mode(path: &Path, mode: u32) -> Result<(), String> {
+pub(crate) fn set_mode(path: &Path, mode: u32) -> Result<(), String> {
     fs::set_permissions(path, Permissions::from_mode(mode))
         .map_err(|error| format!("set mode of {}: {error}", path.display()))
 }

@@ -2,9 +2,9 @@
 //! their own, so that the terminal's SIGINT stays away, and die with the suite. Each stays outside as the one parent of
 //! what it starts, and ends with its exit code; it must never touch the host's mounts or groups.
 
-use crate::Outcome;
 use crate::enter::{self, Refusal};
 use crate::spec::{Entry, Spec};
+use crate::{Outcome, storage};
 use nix::sched::{CloneFlags, setns, unshare};
 use nix::sys::prctl;
 use nix::sys::signal::Signal;
@@ -13,9 +13,9 @@ use std::fs::{self, File};
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command, ExitCode};
 
-/// What a container does not share with the host. Its control group namespace comes later, once it is in its group.
-const FRESH: CloneFlags = CloneFlags::CLONE_NEWNS
-    .union(CloneFlags::CLONE_NEWUTS)
+/// What a container does not share with the host. Its mount namespace comes later, as a copy of its storage's, and its control
+/// group namespace too, once it is in its group.
+const FRESH: CloneFlags = CloneFlags::CLONE_NEWUTS
     .union(CloneFlags::CLONE_NEWIPC)
     .union(CloneFlags::CLONE_NEWNET)
     .union(CloneFlags::CLONE_NEWPID);
@@ -24,9 +24,10 @@ const ENTERED: [&str; 6] = ["cgroup", "uts", "ipc", "net", "pid", "mnt"];
 
 /// `owner` is the suite's pid, `spec` the container's description as JSON. Ends with the exit code of its PID 1.
 pub(crate) fn contain(owner: &str, spec: &str) -> Outcome {
-    // Parsed here only to refuse a bad description before anything exists.
-    serde_json::from_str::<Spec>(spec).map_err(|error| format!("parse the container's description: {error}"))?;
+    let parsed: Spec =
+        serde_json::from_str(spec).map_err(|error| format!("parse the container's description: {error}"))?;
     attend(owner)?;
+    storage::enter(&parsed)?;
     unshare(FRESH).map_err(|errno| format!("make namespaces: {errno}"))?;
     let child = Command::new("/proc/self/exe")
         .args(["enter", spec])

@@ -7,6 +7,7 @@ mod enter;
 mod launch;
 mod loopback;
 mod spec;
+mod storage;
 mod table;
 
 use std::env;

@@ -12,7 +12,9 @@ pub(crate) struct Spec {
     pub report: PathBuf,
     /// The cgroup.procs files of the groups that become the roots of the container's control groups.
     pub groups: Vec<PathBuf>,
-    /// An existing empty directory; a tmpfs over it holds the overlay's upper, work and merged directories.
+    /// The mount namespace, opened, of the container's earlier life, which holds its writable layer and its volumes; none in its first.
+    pub earlier: Option<PathBuf>,
+    /// An existing empty directory; a tmpfs over it holds the overlay's upper, work and merged directories, and the volumes.
     pub scratch: PathBuf,
     /// Read-only directories of the root file system, uppermost first.
     pub lower: Vec<PathBuf>,
@@ -36,7 +38,7 @@ pub(crate) struct Mount {
 pub(crate) enum What {
     /// A kernel file system: type and mount data, as for mount(2).
     Kernel { fstype: String, data: String },
-    /// A tmpfs that keeps the mode of the directory that it covers, as a Docker volume does.
+    /// An empty directory that keeps the mode of the directory that it covers, as a Docker volume does.
     Volume,
     /// A file or directory of the host, read only.
     Bind { source: PathBuf },

@@ -33,6 +33,14 @@ impl Home {
         }
     }
 
+    /// Ends what is left in the container's groups and puts empty ones in their place.
+    pub(super) fn renew_groups(&mut self, engine: &Namespaces) -> Result<(), Error> {
+        self.groups.remove()?;
+        let name = self.directory.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        self.groups = Groups::create(&engine.hierarchies, &name)?;
+        Ok(())
+    }
+
     pub(super) fn report(&self) -> PathBuf {
         self.directory.join("report")
     }

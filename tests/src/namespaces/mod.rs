@@ -5,6 +5,7 @@
 mod cgroup;
 mod container;
 mod home;
+mod life;
 mod sweep;
 mod terminal;
 
