@@ -56,6 +56,16 @@ impl<'a> Bench<'a> {
 
     /// Waits for the daemon and gives it the inner image.
     pub(crate) fn prepare(&self) -> Result<(), Error> {
+        self.await_answer()?;
+        match self.daemon {
+            Daemon::Dockerd => self.succeed(&["docker", "load", "--input", ARCHIVE])?,
+            Daemon::Containerd => self.succeed(&["ctr", "image", "import", ARCHIVE])?,
+        };
+        Ok(())
+    }
+
+    /// Waits until the daemon answers. That it never does, or that the container ends, is [`Error::Image`].
+    pub(crate) fn await_answer(&self) -> Result<(), Error> {
         let question: [&str; 3] = match self.daemon {
             Daemon::Dockerd => [PROBE, "ping", "/var/run/docker.sock"],
             Daemon::Containerd => [PROBE, "connect", "/run/containerd/containerd.sock"],
@@ -76,12 +86,7 @@ impl<'a> Bench<'a> {
                 Err(Error::Image(format!("wait for {awaited}: none within {seconds} s: {}", self.log_tail())))
             }
             other => other,
-        }?;
-        match self.daemon {
-            Daemon::Dockerd => self.succeed(&["docker", "load", "--input", ARCHIVE])?,
-            Daemon::Containerd => self.succeed(&["ctr", "image", "import", ARCHIVE])?,
-        };
-        Ok(())
+        }
     }
 
     /// The end of the container's log, on one line.

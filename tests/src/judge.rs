@@ -177,15 +177,15 @@ fn work<'a>(lanes: &Mutex<VecDeque<Lane>>, stage: &dyn Fn(Leg) -> Stage<'a>, sen
         match lane.work {
             Work::Shared(start, daemon) => run_shared(&stage, start, daemon, &lane.tasks, sender),
             Work::Whole => {
-                lane.tasks.iter().for_each(|task| send(sender, task, timed(|| run_whole(&stage, task.case))));
+                lane.tasks.iter().for_each(|task| send(sender, task, timed(|| run_whole(&stage, task))));
             }
         }
     }
 }
 
-fn run_whole(stage: &Stage<'_>, case: &Case) -> Result<Finding, Error> {
-    match case.step {
-        Step::Whole(step) => step(stage),
+fn run_whole(stage: &Stage<'_>, task: &Task) -> Result<Finding, Error> {
+    match task.case.step {
+        Step::Whole(step) => step(stage, task.want),
         Step::Inside(..) => Err(Error::Engine("run a case: it needs a shared container".to_owned())),
     }
 }

@@ -93,7 +93,7 @@ pub(crate) enum Step {
     /// In a started container whose daemon answers; cases with the same start share it, in the catalogue's order.
     Inside(Daemon, fn(&Bench<'_>, &Want) -> Result<Finding, Error>),
     /// With containers of its own.
-    Whole(fn(&Stage<'_>) -> Result<Finding, Error>),
+    Whole(fn(&Stage<'_>, &Want) -> Result<Finding, Error>),
 }
 
 impl fmt::Debug for Step {
@@ -133,6 +133,10 @@ impl Want {
     /// The facts of another leg.
     pub(crate) const fn like(leg: Leg, like: Leg) -> Want {
         Want { leg, runs: 1, zombies: None, facts: &[], like: Some(like) }
+    }
+
+    pub(crate) const fn and_runs(self, runs: u32) -> Want {
+        Want { runs, ..self }
     }
 
     pub(crate) const fn and_facts(self, facts: &'static [(&'static str, &'static str)]) -> Want {

@@ -9,6 +9,8 @@ use std::path::{Path, PathBuf};
 
 /// What dockerd is given so that it needs no packet filter and does not slow its start for lack of TLS.
 const DOCKERD_FLAGS: [&str; 3] = ["--iptables=false", "--bridge=none", "--tls=false"];
+/// What dockerd needs where the entrypoint adds nothing: no packet filter in the container's network.
+pub(crate) const DOCKERD_BY_NAME: &[&str] = &["dockerd", "--iptables=false", "--bridge=none"];
 /// Keeps a tini that is not PID 1 silent, and makes it reap (tini's README, "Subreaping").
 const TINI_SUBREAPER: &str = "TINI_SUBREAPER";
 const TLS_DIRECTORY: &str = "DOCKER_TLS_CERTDIR";
@@ -33,6 +35,14 @@ impl<'a> Stage<'a> {
         let mut launch = self.launch(Start::Image, Input::Nothing);
         launch.env = with_variable(&launch.env, TLS_DIRECTORY, "/certs");
         self.engine.start(&launch)
+    }
+
+    /// The daemon that the image is made for.
+    pub(crate) fn daemon(&self) -> Daemon {
+        match self.job.image {
+            Kind::Dockerd => Daemon::Dockerd,
+            Kind::Containerd => Daemon::Containerd,
+        }
     }
 
     pub(crate) fn bench<'b>(&'b self, container: &'b dyn Container, daemon: Daemon) -> Bench<'b> {

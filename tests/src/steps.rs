@@ -2,11 +2,11 @@
 //! judge: what a leg has to show stands in the catalogue.
 
 use crate::Error;
-use crate::bench::{Bench, PROBE};
+use crate::bench::{Bench, Daemon, PROBE};
 use crate::engine::{Container, ContainerPid, ExitCode, Input, Process, Signal};
 use crate::observe;
 use crate::scenario::{Finding, Start, Want};
-use crate::stage::Stage;
+use crate::stage::{DOCKERD_BY_NAME, Stage};
 use crate::wait::Wait;
 use std::time::{Duration, Instant};
 
@@ -18,6 +18,9 @@ const STOP_TIMEOUT: Duration = Duration::from_secs(30);
 const DEAF_TIMEOUT: Duration = Duration::from_secs(3);
 /// How many inner containers run at once where the order does not matter.
 const WIDTH: u32 = 4;
+/// A pid file names a process of an earlier life, whose number is anybody's in the next. PID 1's is certainly taken there.
+const PLANT: &str =
+    "mkdir -p /run/docker/containerd && printf 1 | tee /run/docker.pid > /run/docker/containerd/containerd.pid";
 
 /// Inner containers one after the other.
 pub(crate) fn short_runs(bench: &Bench<'_>, want: &Want) -> Result<Finding, Error> {
@@ -125,7 +128,7 @@ pub(crate) fn graceful_stop(bench: &Bench<'_>, _want: &Want) -> Result<Finding, 
 }
 
 /// TERM while the entrypoint still makes keys, long before any daemon could hear it.
-pub(crate) fn stop_while_starting(stage: &Stage<'_>) -> Result<Finding, Error> {
+pub(crate) fn stop_while_starting(stage: &Stage<'_>, _want: &Want) -> Result<Finding, Error> {
     let container = stage.start_with_tls()?;
     await_process(stage, &*container, "openssl")?;
     container.signal(ContainerPid::INIT, Signal::Term)?;
@@ -135,6 +138,53 @@ pub(crate) fn stop_while_starting(stage: &Stage<'_>) -> Result<Finding, Error> {
         Ok(code) => Ok(Finding::default().with("after TERM", format!("ended with {code}"))),
         Err(Error::Deadline { .. }) => Ok(Finding::default().with("after TERM", "runs on")),
         Err(error) => Err(error),
+    }
+}
+
+/// The outer container killed in mid-life and started again, in the image's own way.
+pub(crate) fn restart(stage: &Stage<'_>, want: &Want) -> Result<Finding, Error> {
+    restarted(stage, want, Start::Image)
+}
+
+/// The same with the daemon in the entrypoint's place: then nothing but the init removes pid files.
+pub(crate) fn restart_daemon(stage: &Stage<'_>, want: &Want) -> Result<Finding, Error> {
+    match stage.daemon() {
+        Daemon::Dockerd => restarted(stage, want, Start::Entrypoint(DOCKERD_BY_NAME)),
+        Daemon::Containerd => restarted(stage, want, Start::Entrypoint(&["containerd"])),
+    }
+}
+
+/// The first restart is beside pid files that name a living process; from then on they hold what the daemons have written. The
+/// first after which no daemon answers is the last.
+fn restarted(stage: &Stage<'_>, want: &Want, start: Start) -> Result<Finding, Error> {
+    let mut container = stage.start(start, Input::Nothing)?;
+    let daemon = stage.daemon();
+    let bench = stage.bench(&*container, daemon);
+    bench.prepare()?;
+    // An inner container whose shim, socket and pid file are left behind, too.
+    bench.start_sleeper()?;
+    bench.succeed(&["sh", "-c", PLANT])?;
+    let mut unanswered = None;
+    for restart in 1..=want.runs {
+        container.kill_and_restart()?;
+        if !comes_up(&stage.bench(&*container, daemon))? {
+            unanswered = Some(restart);
+            break;
+        }
+    }
+    if unanswered.is_none() {
+        stage.bench(&*container, daemon).run_once()?;
+    }
+    container.remove()?;
+    let unanswered = unanswered.map_or("none".to_owned(), |restart| restart.to_string());
+    Ok(Finding::default().with("first restart without an answer", unanswered))
+}
+
+fn comes_up(bench: &Bench<'_>) -> Result<bool, Error> {
+    match bench.await_answer() {
+        Ok(()) => Ok(true),
+        Err(Error::Image(_)) => Ok(false),
+        Err(other) => Err(other),
     }
 }
 
@@ -159,7 +209,7 @@ fn tini_warning(bench: &Bench<'_>) -> Result<&'static str, Error> {
 }
 
 /// Exit codes through the image's entrypoint.
-pub(crate) fn exit_codes(stage: &Stage<'_>) -> Result<Finding, Error> {
+pub(crate) fn exit_codes(stage: &Stage<'_>, _want: &Want) -> Result<Finding, Error> {
     let commands: [(&str, &'static [&'static str]); 4] = [
         ("sh -c 'exit 0'", &["sh", "-c", "exit 0"]),
         ("sh -c 'exit 3'", &["sh", "-c", "exit 3"]),
@@ -170,7 +220,7 @@ pub(crate) fn exit_codes(stage: &Stage<'_>) -> Result<Finding, Error> {
 }
 
 /// Deaths by signal. Not for a shell as PID 1: the kernel drops what would kill a namespace's init from within.
-pub(crate) fn signal_codes(stage: &Stage<'_>) -> Result<Finding, Error> {
+pub(crate) fn signal_codes(stage: &Stage<'_>, _want: &Want) -> Result<Finding, Error> {
     let commands: [(&str, &'static [&'static str]); 2] =
         [("TERM", &["sh", "-c", "kill -TERM $$"]), ("KILL", &["sh", "-c", "kill -KILL $$"])];
     codes(stage, &commands)
@@ -188,7 +238,7 @@ fn codes(stage: &Stage<'_>, commands: &[(&str, &'static [&'static str])]) -> Res
 }
 
 /// A script on standard input: it is read to its end, and only its output is seen.
-pub(crate) fn standard_input(stage: &Stage<'_>) -> Result<Finding, Error> {
+pub(crate) fn standard_input(stage: &Stage<'_>, _want: &Want) -> Result<Finding, Error> {
     let container = stage.start(Start::Args(&["sh"]), Input::Bytes(b"echo hi\nexit 5\n".to_vec()))?;
     let code = container.wait(SHORT_TIMEOUT)?;
     let output = container.log()?;
@@ -197,7 +247,7 @@ pub(crate) fn standard_input(stage: &Stage<'_>) -> Result<Finding, Error> {
 }
 
 /// A shell on a terminal: Ctrl-C ends what runs in the foreground, not the shell.
-pub(crate) fn terminal(stage: &Stage<'_>) -> Result<Finding, Error> {
+pub(crate) fn terminal(stage: &Stage<'_>, _want: &Want) -> Result<Finding, Error> {
     let container = stage.start(Start::Args(&["sh"]), Input::Terminal)?;
     container.type_in(b"sleep 1000\n")?;
     await_process(stage, &*container, "sleep")?;
@@ -217,7 +267,7 @@ pub(crate) fn terminal(stage: &Stage<'_>) -> Result<Finding, Error> {
 }
 
 /// What the image's program inherits: signal masks and open files.
-pub(crate) fn inheritance(stage: &Stage<'_>) -> Result<Finding, Error> {
+pub(crate) fn inheritance(stage: &Stage<'_>, _want: &Want) -> Result<Finding, Error> {
     // The shell that every image has, waiting for a line: another program's runtime may change what it was given before it is looked at.
     let container = stage.start(Start::Args(&["sh", "-c", "read line; exit"]), Input::Terminal)?;
     let pid = await_process(stage, &*container, "sh")?;
