@@ -6,6 +6,7 @@ mod fixture;
 mod init;
 mod leftovers;
 mod mutation;
+mod restart;
 
 use libtest_mimic::Arguments;
 use std::process::ExitCode;
@@ -15,6 +16,6 @@ fn main() -> ExitCode {
         return code;
     }
     let arguments = Arguments::from_args();
-    let trials = [init::trials(), engine::trials(), leftovers::trials(), mutation::trials()];
+    let trials = [init::trials(), engine::trials(), leftovers::trials(), mutation::trials(), restart::trials()];
     libtest_mimic::run(&arguments, trials.into_iter().flatten().collect()).exit_code()
 }
