@@ -24,6 +24,9 @@ pub(crate) const PROBE: &str = "/.suite/probe";
 pub(crate) const TINI: &str = "/.suite/tini";
 pub(crate) const ARCHIVE: &str = "/.suite/inner.tar";
 
+/// Counts the names of inner containers.
+static NEXT_NAME: AtomicU32 = AtomicU32::new(1);
+
 /// The daemon inside that is put to work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Daemon {
@@ -46,12 +49,11 @@ pub(crate) struct Bench<'a> {
     pub container: &'a dyn Container,
     pub daemon: Daemon,
     pub interrupt: &'a Interrupt,
-    names: AtomicU32,
 }
 
 impl<'a> Bench<'a> {
     pub(crate) fn new(container: &'a dyn Container, daemon: Daemon, interrupt: &'a Interrupt) -> Bench<'a> {
-        Bench { container, daemon, interrupt, names: AtomicU32::new(1) }
+        Bench { container, daemon, interrupt }
     }
 
     /// Waits for the daemon and gives it the inner image.
@@ -111,13 +113,14 @@ impl<'a> Bench<'a> {
         )))
     }
 
-    fn fresh_name(&self) -> String {
-        format!("inner-{}", self.names.fetch_add(1, Ordering::Relaxed))
+    /// A name that no inner container has had, also none of an earlier life of the container.
+    fn fresh_name() -> String {
+        format!("inner-{}", NEXT_NAME.fetch_add(1, Ordering::Relaxed))
     }
 
     /// One short-lived inner container.
     pub(crate) fn run_once(&self) -> Result<(), Error> {
-        let name = self.fresh_name();
+        let name = Self::fresh_name();
         match self.daemon {
             Daemon::Dockerd => self.succeed(&["docker", "run", "--rm", "--network", "none", INNER_IMAGE])?,
             Daemon::Containerd => {
@@ -157,7 +160,7 @@ impl<'a> Bench<'a> {
 
     /// An inner container that sleeps, deaf to TERM as every PID 1 without a handler is; returns its name.
     pub(crate) fn start_sleeper(&self) -> Result<String, Error> {
-        let name = self.fresh_name();
+        let name = Self::fresh_name();
         match self.daemon {
             Daemon::Dockerd => {
                 // A short grace period, which dockerd honours in its own shutdown too.
