@@ -1,5 +1,5 @@
-//! What scenarios do to a started container, in the words of the daemon inside: wait until it answers, run inner
-//! containers, count zombies. A step that fails because of the image is [`Error::Image`], all else is the engine's.
+//! What scenarios do to a started container, in the words of the daemon inside, if there is one: wait until it answers, run
+//! inner containers, count zombies. A step that fails because of the image is [`Error::Image`], all else is the engine's.
 //! It must never decide what a scenario expects.
 
 use crate::engine::{Container, Output, Process};
@@ -27,11 +27,13 @@ pub(crate) const ARCHIVE: &str = "/.suite/inner.tar";
 /// Counts the names of inner containers.
 static NEXT_NAME: AtomicU32 = AtomicU32::new(1);
 
-/// The daemon inside that is put to work.
+/// What is inside and put to work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Daemon {
     Dockerd,
     Containerd,
+    /// No daemon: a sleeping probe, where the image has nothing but an init.
+    Sleeper,
 }
 
 impl Daemon {
@@ -40,8 +42,14 @@ impl Daemon {
         match self {
             Daemon::Dockerd => "dockerd",
             Daemon::Containerd => "containerd",
+            Daemon::Sleeper => "probe",
         }
     }
+}
+
+/// A step that asks for inner containers where nobody could run them: a mistake in the catalogue.
+fn no_daemon<T>() -> Result<T, Error> {
+    Err(Error::Engine("run an inner container: there is no daemon inside".to_owned()))
 }
 
 /// A container with a daemon in it, under one scenario at a time.
@@ -60,17 +68,18 @@ impl<'a> Bench<'a> {
     pub(crate) fn prepare(&self) -> Result<(), Error> {
         self.await_answer()?;
         match self.daemon {
-            Daemon::Dockerd => self.succeed(&["docker", "load", "--input", ARCHIVE])?,
-            Daemon::Containerd => self.succeed(&["ctr", "image", "import", ARCHIVE])?,
-        };
-        Ok(())
+            Daemon::Dockerd => self.succeed(&["docker", "load", "--input", ARCHIVE]).map(drop),
+            Daemon::Containerd => self.succeed(&["ctr", "image", "import", ARCHIVE]).map(drop),
+            Daemon::Sleeper => Ok(()),
+        }
     }
 
     /// Waits until the daemon answers. That it never does, or that the container ends, is [`Error::Image`].
     pub(crate) fn await_answer(&self) -> Result<(), Error> {
-        let question: [&str; 3] = match self.daemon {
-            Daemon::Dockerd => [PROBE, "ping", "/var/run/docker.sock"],
-            Daemon::Containerd => [PROBE, "connect", "/run/containerd/containerd.sock"],
+        let question: &[&str] = match self.daemon {
+            Daemon::Dockerd => &[PROBE, "ping", "/var/run/docker.sock"],
+            Daemon::Containerd => &[PROBE, "connect", "/run/containerd/containerd.sock"],
+            Daemon::Sleeper => &[PROBE, "true"],
         };
         let answer = self.interrupt.until_every(LOOK_INTERVAL, "the daemon's first answer", READY_TIMEOUT, || {
             if let Some(code) = self.container.ended()? {
@@ -79,7 +88,7 @@ impl<'a> Bench<'a> {
                     self.log_tail()
                 )));
             }
-            let answer = self.container.exec(&question, COMMAND_TIMEOUT)?;
+            let answer = self.container.exec(question, COMMAND_TIMEOUT)?;
             Ok((answer.code.0 == 0).then_some(()))
         });
         match answer {
@@ -126,6 +135,7 @@ impl<'a> Bench<'a> {
             Daemon::Containerd => {
                 self.succeed(&["ctr", "run", "--rm", INNER_IMAGE_FULL, &name, INNER_PROGRAM, "true"])?
             }
+            Daemon::Sleeper => no_daemon()?,
         };
         Ok(())
     }
@@ -171,6 +181,7 @@ impl<'a> Bench<'a> {
             Daemon::Containerd => {
                 self.succeed(&["ctr", "run", "--detach", INNER_IMAGE_FULL, &name, INNER_PROGRAM, "sleep", "1000"])?
             }
+            Daemon::Sleeper => no_daemon()?,
         };
         Ok(name)
     }
@@ -180,6 +191,7 @@ impl<'a> Bench<'a> {
         let head: &[&str] = match self.daemon {
             Daemon::Dockerd => &["docker", "exec", name, INNER_PROGRAM],
             Daemon::Containerd => &["ctr", "task", "exec", "--exec-id", "suite", name, INNER_PROGRAM],
+            Daemon::Sleeper => no_daemon()?,
         };
         self.succeed(&[head, words].concat()).map(|_| ())
     }
@@ -194,6 +206,7 @@ impl<'a> Bench<'a> {
             Daemon::Containerd => {
                 names.iter().try_for_each(|name| self.succeed(&["ctr", "task", "rm", "--force", name]).map(|_| ()))
             }
+            Daemon::Sleeper => no_daemon(),
         }
     }
 

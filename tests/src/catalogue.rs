@@ -1,7 +1,7 @@
 //! The scenarios, each with its controls. A row of a table each: what is started, in which legs, what must be left. Within
 //! one start, cases run in this order in one container, so what ends the container stands last.
 
-use crate::Kind::{Containerd, Dockerd};
+use crate::Kind::{Containerd, Dockerd, Init};
 use crate::bench::Daemon;
 use crate::scenario::Leg::{Bare, InitAbove, Ours, Published, Tini, Unsilenced};
 use crate::scenario::{Case, Scenario, Start, Step, Want};
@@ -51,6 +51,13 @@ const STOPPED: &[(&str, &str)] = &[("exit code", "0"), ("shutdown logged", "yes"
 const GRACEFUL: &[Want] =
     &[Want::facts(Bare, STOPPED), Want::like(Tini, Bare).and_facts(STOPPED), Want::like(Ours, Bare).and_facts(STOPPED)];
 
+const TERMINATED: &[(&str, &str)] = &[("exit code", "143")];
+const ENDED_BY_TERM: &[Want] = &[
+    Want::facts(Bare, TERMINATED),
+    Want::like(Tini, Bare).and_facts(TERMINATED),
+    Want::like(Ours, Bare).and_facts(TERMINATED),
+];
+
 const fn inside(name: &'static str, image: crate::Kind, start: Start, daemon: Daemon, wants: &'static [Want]) -> Case {
     Case { name, image, smoke: false, start, step: Step::Inside(daemon, steps::short_runs), wants }
 }
@@ -99,10 +106,17 @@ pub const SCENARIOS: &[Scenario] = &[
         area: "inner runs",
         proves: "deaths that share one SIGCHLD are all reaped",
         source: "signal(7): standard signals do not queue",
-        cases: &[Case {
-            step: Step::Inside(Daemon::Dockerd, steps::burst),
-            ..inside("30 at once", Dockerd, Start::Image, Daemon::Dockerd, BURST)
-        }],
+        cases: &[
+            Case {
+                step: Step::Inside(Daemon::Dockerd, steps::burst),
+                ..inside("30 at once", Dockerd, Start::Image, Daemon::Dockerd, BURST)
+            },
+            Case {
+                smoke: true,
+                step: Step::Inside(Daemon::Sleeper, steps::burst_of_orphans),
+                ..inside("30 at once", Init, Start::Image, Daemon::Sleeper, BURST)
+            },
+        ],
     },
     Scenario {
         number: 13,
@@ -120,6 +134,11 @@ pub const SCENARIOS: &[Scenario] = &[
                 smoke: true,
                 step: Step::Inside(Daemon::Containerd, steps::outer_orphans),
                 ..inside("10 execs", Containerd, Start::Image, Daemon::Containerd, ORPHANS)
+            },
+            Case {
+                smoke: true,
+                step: Step::Inside(Daemon::Sleeper, steps::outer_orphans),
+                ..inside("10 execs", Init, Start::Image, Daemon::Sleeper, ORPHANS)
             },
         ],
     },
@@ -246,6 +265,10 @@ pub const SCENARIOS: &[Scenario] = &[
                 ],
                 ..inside("TERM while keys are made", Dockerd, Start::Image, Daemon::Dockerd, &[])
             },
+            Case {
+                step: Step::Inside(Daemon::Sleeper, steps::stop_command),
+                ..inside("TERM", Init, Start::Image, Daemon::Sleeper, ENDED_BY_TERM)
+            },
         ],
     },
     Scenario {
@@ -257,8 +280,10 @@ pub const SCENARIOS: &[Scenario] = &[
         cases: &[
             whole("exit codes", Dockerd, steps::exit_codes, CODES),
             whole("exit codes", Containerd, steps::exit_codes, CODES),
+            whole("exit codes", Init, steps::exit_codes_of_probe, CODES_OF_PROBE),
             whole("deaths by signal", Dockerd, steps::signal_codes, SIGNALS),
             whole("deaths by signal", Containerd, steps::signal_codes, SIGNALS),
+            whole("deaths by signal", Init, steps::kill_command, KILLED),
             whole("standard input", Dockerd, steps::standard_input, SCRIPT),
             whole("terminal", Dockerd, steps::terminal, KEYS),
             whole("inheritance", Dockerd, steps::inheritance, LIKE_BASE),
@@ -280,6 +305,12 @@ const CODES_OF_BASE: &[(&str, &str)] =
     &[("sh -c 'exit 0'", "0"), ("sh -c 'exit 3'", "3"), ("/no/such", "127"), ("/etc/passwd", "126")];
 const CODES: &[Want] =
     &[Want::facts(Bare, CODES_OF_BASE), Want::facts(Tini, CODES_OF_BASE), Want::facts(Ours, CODES_OF_BASE)];
+const CODES_OF_TINI: &[(&str, &str)] =
+    &[("0", "0"), ("3", "3"), ("255", "255"), ("/no/such", "127"), ("no program", "126")];
+/// A supervisor that only starts its own child may say what it likes of one that it cannot start: it is no control here.
+const CODES_OF_PROBE: &[Want] = &[Want::facts(Tini, CODES_OF_TINI), Want::facts(Ours, CODES_OF_TINI)];
+const KILLED_BY: &[(&str, &str)] = &[("exit code", "137")];
+const KILLED: &[Want] = &[Want::facts(Tini, KILLED_BY), Want::facts(Ours, KILLED_BY)];
 const SIGNALS_OF_TINI: &[(&str, &str)] = &[("TERM", "143"), ("KILL", "137")];
 const SIGNALS: &[Want] = &[Want::facts(Tini, SIGNALS_OF_TINI), Want::facts(Ours, SIGNALS_OF_TINI)];
 const SCRIPT_OF_BASE: &[(&str, &str)] = &[("output", "hi"), ("exit code", "5")];

@@ -242,6 +242,7 @@ fn versions(container: &dyn Container, daemon: Daemon) -> BTreeMap<String, Strin
     let programs: &[&str] = match daemon {
         Daemon::Dockerd => &["dockerd", "containerd", "runc"],
         Daemon::Containerd => &["containerd", "runc"],
+        Daemon::Sleeper => &["/dind-init"],
     };
     let version = |program: &&str| {
         let output = container.exec(&[program, "--version"], VERSION_TIMEOUT).ok()?;
@@ -251,7 +252,7 @@ fn versions(container: &dyn Container, daemon: Daemon) -> BTreeMap<String, Strin
             .next()?
             .split_whitespace()
             .find(|word| word.starts_with(|c: char| c.is_ascii_digit()))?;
-        Some(((*program).to_owned(), word.trim_end_matches(',').to_owned()))
+        Some((program.trim_start_matches('/').to_owned(), word.trim_end_matches(',').to_owned()))
     };
     programs.iter().filter_map(version).collect()
 }

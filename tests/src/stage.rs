@@ -1,7 +1,7 @@
 //! From a leg to a container: which image, which command line, which environment, what is laid beside it. This is the
 //! table of tests/README.md in code. It must never look at what a container does.
 
-use crate::bench::{ARCHIVE, Bench, Daemon, TINI};
+use crate::bench::{ARCHIVE, Bench, Daemon, PROBE, TINI};
 use crate::engine::{Container, Engine, Input, Launch};
 use crate::scenario::{Leg, Start};
 use crate::{Error, Interrupt, Job, Kind, Subject};
@@ -13,6 +13,8 @@ const DOCKERD_FLAGS: [&str; 3] = ["--iptables=false", "--bridge=none", "--tls=fa
 pub(crate) const DOCKERD_BY_NAME: &[&str] = &["dockerd", "--iptables=false", "--bridge=none"];
 /// Keeps a tini that is not PID 1 silent, and makes it reap (tini's README, "Subreaping").
 const TINI_SUBREAPER: &str = "TINI_SUBREAPER";
+/// What an init is given that has no daemon beside it.
+const SLEEPER: [&str; 3] = [PROBE, "sleep", "1000"];
 const TLS_DIRECTORY: &str = "DOCKER_TLS_CERTDIR";
 
 /// All that a leg needs to start containers.
@@ -77,18 +79,25 @@ impl<'a> Stage<'a> {
     fn argv(&self, start: Start) -> Vec<String> {
         let config = &self.subject().config;
         let own = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>();
+        let kind = self.job.image;
         // The base of a containerd image starts dockerd by itself: there, its entrypoint is replaced by the daemon.
-        let replaced = self.job.image == Kind::Containerd && matches!(self.leg, Leg::Bare | Leg::Published | Leg::Tini);
+        let replaced = kind == Kind::Containerd && matches!(self.leg, Leg::Bare | Leg::Published | Leg::Tini);
         let entrypoint = if replaced { &[][..] } else { &config.entrypoint };
         let command = match start {
             Start::Entrypoint(words) => own(words),
             Start::Args(words) => [entrypoint, &own(words)].concat(),
             Start::Image if replaced => own(&["containerd"]),
-            Start::Image if self.job.image == Kind::Dockerd => [entrypoint, &own(&DOCKERD_FLAGS)].concat(),
+            Start::Image if kind == Kind::Init => [entrypoint, &own(&SLEEPER)].concat(),
+            Start::Image if kind == Kind::Dockerd => [entrypoint, &own(&DOCKERD_FLAGS)].concat(),
             Start::Image => [entrypoint, &config.cmd].concat(),
         };
-        let above = matches!(self.leg, Leg::Tini | Leg::InitAbove);
-        if above { [own(&[TINI, "--"]), command].concat() } else { command }
+        let above: &[&str] = match self.leg {
+            Leg::Tini | Leg::InitAbove => &[TINI, "--"],
+            // The base of an init has no program of its own that would reap nothing as PID 1.
+            Leg::Bare if kind == Kind::Init => &[PROBE, "no-reap", "--"],
+            _ => &[],
+        };
+        [own(above), command].concat()
     }
 }
 

@@ -2,7 +2,7 @@
 //! judge: what a leg has to show stands in the catalogue.
 
 use crate::Error;
-use crate::bench::{Bench, Daemon, PROBE};
+use crate::bench::{ARCHIVE, Bench, Daemon, PROBE};
 use crate::engine::{Container, ContainerPid, ExitCode, Input, Process, Signal};
 use crate::observe;
 use crate::scenario::{Finding, Start, Want};
@@ -81,9 +81,20 @@ pub(crate) fn burst(bench: &Bench<'_>, want: &Want) -> Result<Finding, Error> {
     counted(bench, want, &before)
 }
 
+/// As many orphans that end while PID 1 stands still, so that it surely finds one SIGCHLD for all of them.
+pub(crate) fn burst_of_orphans(bench: &Bench<'_>, want: &Want) -> Result<Finding, Error> {
+    let before = bench.table()?;
+    bench.container.signal(ContainerPid::INIT, Signal::Stop)?;
+    let left = bench.succeed(&[PROBE, "orphans", &want.runs.to_string()]).map(|_| ());
+    let left = left.and_then(|()| await_dead(bench, want.runs as usize));
+    bench.container.signal(ContainerPid::INIT, Signal::Continue)?;
+    left?;
+    counted(bench, want, &before)
+}
+
 /// Waits until so many zombies are there at once; only useful while PID 1 stands still.
 fn await_dead(bench: &Bench<'_>, count: usize) -> Result<(), Error> {
-    bench.interrupt.until("all shims to have ended", SHORT_TIMEOUT, || {
+    bench.interrupt.until("all orphans to have ended", SHORT_TIMEOUT, || {
         Ok((observe::zombies(&bench.table()?, bench.daemon.comm()).len() >= count).then_some(()))
     })
 }
@@ -125,6 +136,25 @@ pub(crate) fn graceful_stop(bench: &Bench<'_>, _want: &Want) -> Result<Finding, 
     let logged = log.contains("processing signal 'terminated'") || log.contains("stop cri service");
     let finding = Finding { stop: Some(stop), ..Finding::default() };
     Ok(finding.with("exit code", code.to_string()).with("shutdown logged", if logged { "yes" } else { "no" }))
+}
+
+/// TERM to a container whose command does nothing about it.
+pub(crate) fn stop_command(bench: &Bench<'_>, _want: &Want) -> Result<Finding, Error> {
+    let start = Instant::now();
+    bench.container.signal(ContainerPid::INIT, Signal::Term)?;
+    let code = bench.container.wait(STOP_TIMEOUT)?;
+    let finding = Finding { stop: Some(start.elapsed()), ..Finding::default() };
+    Ok(finding.with("exit code", code.to_string()))
+}
+
+/// The command is killed, and not by PID 1.
+pub(crate) fn kill_command(stage: &Stage<'_>, _want: &Want) -> Result<Finding, Error> {
+    let container = stage.start(Start::Image, Input::Nothing)?;
+    let command = await_process(stage, &*container, Daemon::Sleeper.comm())?;
+    container.signal(command, Signal::Kill)?;
+    let code = container.wait(SHORT_TIMEOUT)?;
+    container.remove()?;
+    Ok(Finding::default().with("exit code", code.to_string()))
 }
 
 /// TERM while the entrypoint still makes keys, long before any daemon could hear it.
@@ -215,6 +245,18 @@ pub(crate) fn exit_codes(stage: &Stage<'_>, _want: &Want) -> Result<Finding, Err
         ("sh -c 'exit 3'", &["sh", "-c", "exit 3"]),
         ("/no/such", &["/no/such"]),
         ("/etc/passwd", &["/etc/passwd"]),
+    ];
+    codes(stage, &commands)
+}
+
+/// The same in an image that has no shell.
+pub(crate) fn exit_codes_of_probe(stage: &Stage<'_>, _want: &Want) -> Result<Finding, Error> {
+    let commands: [(&str, &'static [&'static str]); 5] = [
+        ("0", &[PROBE, "exit", "0"]),
+        ("3", &[PROBE, "exit", "3"]),
+        ("255", &[PROBE, "exit", "255"]),
+        ("/no/such", &["/no/such"]),
+        ("no program", &[ARCHIVE]),
     ];
     codes(stage, &commands)
 }

@@ -39,7 +39,7 @@ pub struct RunConfig {
     pub stop_signal: String,
 }
 
-/// Which daemon an image is made for, and so which scenarios apply.
+/// What an image is made for, and so which scenarios apply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Kind {
@@ -47,6 +47,8 @@ pub enum Kind {
     Dockerd,
     /// containerd alone.
     Containerd,
+    /// An init alone, in an image that has nothing else; its base is empty.
+    Init,
 }
 
 /// How much is run.

@@ -4,12 +4,12 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail, ensure};
-use oci::{Platform, Reference, Repository, Timestamp};
+use oci::{Platform, Repository, Timestamp};
 use serde::Serialize;
 
 use crate::args::{Allow, BaseChoice, BuildImages, EngineChoice, Format, Registries, SuiteChoice};
 use crate::lock::{Lock, LockedBase};
-use crate::spec::{ImageSpec, read_definitions};
+use crate::spec::{Base, ImageSpec, read_definitions};
 use crate::stages::archive::DockerArchive;
 use crate::stages::gate;
 
@@ -48,8 +48,8 @@ pub struct PlannedImage {
     pub spec: ImageSpec,
     /// Its base, parsed.
     #[serde(serialize_with = "as_text")]
-    pub base: Reference,
-    /// The lock's entry for the base; none: the registry is asked, and the answer locked.
+    pub base: Base,
+    /// The lock's entry for the base; none: the registry is asked, and the answer locked. What has no base has none either.
     pub locked: Option<LockedBase>,
     /// The platforms to build, each as the definition spells it.
     pub platforms: Vec<Platform>,
@@ -171,7 +171,9 @@ impl Plan {
             "plan to publish to {repository}: --offline forbids it\nhint: run once without --push, then `cargo xtask publish`"
         );
         ensure!(
-            self.base != BaseChoice::Standin || allow.allow_standin,
+            self.base != BaseChoice::Standin
+                || allow.allow_standin
+                || self.images.iter().all(|image| image.base == Base::Scratch),
             "plan to publish to {repository}: expected the registry's base, found --base standin\nhint: --allow-standin publishes it nevertheless"
         );
         gate::one_image_a_tag(self.images.iter().map(|image| (image.spec.name.as_str(), image.spec.tags.as_slice())))?;
@@ -233,9 +235,9 @@ pub fn select(specs: Vec<ImageSpec>, names: &[String]) -> Result<Vec<ImageSpec>>
 
 fn plan_image(spec: ImageSpec, lock: &Lock, args: &BuildImages, host: &Platform) -> Result<PlannedImage> {
     let base = spec.base()?;
-    let locked = lock.get(&base).cloned();
+    let locked = base.reference().and_then(|base| lock.get(base)).cloned();
     ensure!(
-        locked.is_some() || !args.locked || args.base == BaseChoice::Standin,
+        locked.is_some() || !args.locked || args.base == BaseChoice::Standin || base == Base::Scratch,
         "plan {}: base {base} is not in bases.lock, and --locked forbids to add it\nhint: run once without --locked",
         spec.name
     );

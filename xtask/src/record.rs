@@ -59,7 +59,7 @@ pub struct ImageRecord {
     /// The index in the layout, where it is another one: the OCI twin of an image of Docker's types.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub layout: Option<Digest>,
-    /// When it says that it was made: SOURCE_DATE_EPOCH, or its base's time.
+    /// When it says that it was made: SOURCE_DATE_EPOCH, its definition's time, or its base's.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub created: String,
     /// What it was derived from.
@@ -86,10 +86,11 @@ pub struct Publication {
 /// A base.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct BaseRecord {
-    /// Its full reference, or the stand-in's name.
+    /// Its full reference, the stand-in's name, or `scratch`.
     pub name: String,
-    /// The base's index, or its manifest where it has no index.
-    pub digest: Digest,
+    /// The base's index, or its manifest where it has no index; none: it is nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub digest: Option<Digest>,
     /// Where it came from.
     pub source: SourceRecord,
     /// The Debian packages of a stand-in, as `name=version`.
@@ -101,11 +102,16 @@ pub struct BaseRecord {
 }
 
 impl BaseRecord {
-    /// The repository that it was pulled from; none of a stand-in. Error: the name is no reference.
+    /// The name and digest that the image's annotations have; none: it has no base.
+    pub fn identity(&self) -> Option<(&str, Digest)> {
+        self.digest.map(|digest| (self.name.as_str(), digest))
+    }
+
+    /// The repository that it was pulled from; none of a stand-in or of nothing. Error: the name is no reference.
     pub fn repository(&self) -> Result<Option<Repository>> {
         match self.source {
             SourceRecord::Registry => Ok(Some(Reference::parse(&self.name)?.repository().clone())),
-            SourceRecord::Standin => Ok(None),
+            SourceRecord::Standin | SourceRecord::Scratch => Ok(None),
         }
     }
 }
@@ -118,6 +124,8 @@ pub enum SourceRecord {
     Registry,
     /// Debian's packages: such an image is not for publishing.
     Standin,
+    /// Nowhere: the image is the init alone.
+    Scratch,
 }
 
 /// One platform of an image.
@@ -132,8 +140,9 @@ pub struct PlatformRecord {
     pub config: Digest,
     /// Bytes of configuration and layers, as a registry stores them.
     pub size: u64,
-    /// The base's manifest.
-    pub base: Digest,
+    /// The base's manifest; none: it has no base.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub base: Option<Digest>,
     /// The init in the layer.
     pub init: InitRecord,
     /// The suite's verdict; none: it was not asked, and `unjudged` says why.
@@ -201,6 +210,7 @@ impl ImageRecord {
         let (source, packages) = match &base.source {
             Source::Registry(_) => (SourceRecord::Registry, Vec::new()),
             Source::Standin { packages, .. } => (SourceRecord::Standin, packages.clone()),
+            Source::Scratch => (SourceRecord::Scratch, Vec::new()),
         };
         let platforms = derived.platforms.iter().map(|(platform, image)| {
             let (init, from) =
@@ -215,7 +225,7 @@ impl ImageRecord {
                 format: Some(image.manifest.family()).filter(|own| *own != derived.index.family()),
                 config: image.config.digest(),
                 size: image.manifest.blobs().map(|blob| blob.size).sum(),
-                base: from.manifest.digest(),
+                base: base.digest.map(|_| from.manifest.digest()),
                 init: InitRecord { sha256: init.digest.hex(), size: init.size },
                 verdict,
                 unjudged,
@@ -294,7 +304,7 @@ impl Record {
         for image in &self.images {
             for (platform, record) in &image.platforms {
                 let base = match image.base.source {
-                    SourceRecord::Registry => image.base.name.clone(),
+                    SourceRecord::Registry | SourceRecord::Scratch => image.base.name.clone(),
                     SourceRecord::Standin => format!("{} (not for publishing)", image.base.name),
                 };
                 // Writing to a string cannot fail.

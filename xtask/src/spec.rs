@@ -5,7 +5,7 @@ use std::fs;
 use std::path::Path;
 
 use anyhow::{Context, Result, bail, ensure};
-use oci::{Platform, Reference, Tagged};
+use oci::{Platform, Reference, Tagged, Timestamp};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -16,8 +16,14 @@ use crate::yaml;
 /// Where the init lies in every image: a folder that is real (no symlink) in every base and ahead of the daemons on PATH.
 pub const INIT_DIR: &str = "/usr/local/sbin";
 
-/// The init's path in every image.
+/// The init's path in every image that has a base.
 pub const INIT_PATH: &str = "/usr/local/sbin/dind-init";
+
+/// The init's path where it is the image's only file.
+const LONE_INIT_PATH: &str = "/dind-init";
+
+/// What the definition of an image without a base names in its place. No reference: those have a tag or a digest.
+const SCRATCH: &str = "scratch";
 
 /// More than this is no image definition.
 const DEFINITION_BYTES_MAX: u64 = 64 * 1024;
@@ -30,10 +36,11 @@ pub struct ImageSpec {
     pub name: String,
     /// What the image is, in one line.
     pub description: String,
-    /// The base: NAME:TAG, locked to a digest by bases.lock, or NAME[:TAG]@DIGEST.
+    /// The base: NAME:TAG, locked to a digest by bases.lock, or NAME[:TAG]@DIGEST; `scratch`: none, the image is the init alone.
     pub base: String,
-    /// What stands in for the base where no registry can be reached.
-    pub standin: StandinSpec,
+    /// What stands in for the base where no registry can be reached; a base that is `scratch` has none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub standin: Option<StandinSpec>,
     /// The platforms that the image is made for, such as linux/amd64.
     #[schemars(with = "Vec<String>")]
     pub platforms: Vec<Platform>,
@@ -42,8 +49,11 @@ pub struct ImageSpec {
     /// Whether the tags move to each new image; else a tag that names another image in a registry stays there.
     #[serde(default, skip_serializing_if = "is_false")]
     pub floating: bool,
-    /// The daemon that the image runs, and so the scenarios that judge it.
-    pub runs: Daemon,
+    /// When the image says that it was made, as `2026-11-30T00:00:00Z`; absent: when its base was. SOURCE_DATE_EPOCH wins over both.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub created: Option<String>,
+    /// What the image runs, and so the scenarios that judge it.
+    pub runs: Runs,
     /// The programs that the init guards by name: each becomes a link to it, ahead of the real one on PATH.
     pub guards: Vec<String>,
     /// The paths that are carved out of the base into one layer; absent: the whole base, its layers untouched.
@@ -107,14 +117,44 @@ pub enum Flavour {
     Post,
 }
 
-/// The daemon that an image runs.
+/// What an image runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
-pub enum Daemon {
+pub enum Runs {
     /// dockerd, which starts containerd itself.
     Dockerd,
     /// containerd alone.
     Containerd,
+    /// The init alone, with whatever command it is given.
+    Init,
+}
+
+/// What an image is made from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Base {
+    /// Nothing: it is the init alone.
+    Scratch,
+    /// Another image.
+    Image(Reference),
+}
+
+impl Base {
+    /// The other image, if it is made from one.
+    pub fn reference(&self) -> Option<&Reference> {
+        match self {
+            Self::Scratch => None,
+            Self::Image(reference) => Some(reference),
+        }
+    }
+}
+
+impl std::fmt::Display for Base {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Scratch => f.write_str(SCRATCH),
+            Self::Image(reference) => reference.fmt(f),
+        }
+    }
 }
 
 /// What is carved out of the base. A path that ends in `/` brings everything below it; a folder named without brings only itself.
@@ -141,9 +181,22 @@ impl ImageSpec {
         Ok(spec)
     }
 
-    /// The base as a reference; `parse` has checked it.
-    pub fn base(&self) -> Result<Reference> {
-        Reference::parse(&self.base).context("base")
+    /// The base; `parse` has checked it.
+    pub fn base(&self) -> Result<Base> {
+        if self.base == SCRATCH {
+            return Ok(Base::Scratch);
+        }
+        Reference::parse(&self.base).map(Base::Image).context("base")
+    }
+
+    /// Where the init lies in the image.
+    pub fn init_path(&self) -> &'static str {
+        if self.base == SCRATCH { LONE_INIT_PATH } else { INIT_PATH }
+    }
+
+    /// When the image says that it was made, where its definition says so; `parse` has checked it.
+    pub fn created(&self) -> Result<Option<Timestamp>> {
+        self.created.as_deref().map(Timestamp::parse).transpose().context("created")
     }
 
     fn check(&self, stem: &str) -> Result<()> {
@@ -154,7 +207,14 @@ impl ImageSpec {
             "name: expected lower-case letters, digits and `-`, found `{}`",
             self.name
         );
-        self.base()?;
+        self.created()?;
+        match self.base()? {
+            Base::Scratch => self.check_lone()?,
+            Base::Image(_) => {
+                ensure!(self.standin.is_some(), "standin: expected what stands in for {}, found nothing", self.base);
+                ensure!(self.runs != Runs::Init, "runs: expected dockerd or containerd on a base, found init");
+            }
+        }
         ensure!(!self.platforms.is_empty(), "platforms: expected at least one, found none");
         ensure!(!self.tags.is_empty(), "tags: expected at least one, found none");
         each_once("platforms", self.platforms.iter().map(Platform::with_default_variant))?;
@@ -163,11 +223,10 @@ impl ImageSpec {
         for tag in &self.tags {
             Tagged::parse(&format!("{}:{tag}", self.name)).with_context(|| format!("tags: read `{tag}`"))?;
         }
+        let init = self.init_path();
         match self.entrypoint.first() {
-            None => bail!("entrypoint: expected {INIT_PATH} and its arguments, found an empty list"),
-            Some(first) if first != INIT_PATH => {
-                bail!("entrypoint: expected {INIT_PATH} as the first word, found `{first}`")
-            }
+            None => bail!("entrypoint: expected {init} and its arguments, found an empty list"),
+            Some(first) if first != init => bail!("entrypoint: expected {init} as the first word, found `{first}`"),
             Some(_) => {}
         }
         for guard in &self.guards {
@@ -191,6 +250,24 @@ impl ImageSpec {
             );
         }
         ensure!(!self.labels.contains_key(""), "labels: expected a name before each value, found an empty one");
+        Ok(())
+    }
+
+    /// What is made of the init alone has nothing that could be carved, guarded or kept, and no base to take a time from.
+    fn check_lone(&self) -> Result<()> {
+        ensure!(self.runs == Runs::Init, "runs: expected init on the base {SCRATCH}: nothing else is in the image");
+        ensure!(
+            self.created.is_some(),
+            "created: expected a time, as 2026-11-30T00:00:00Z: the base {SCRATCH} has none"
+        );
+        for (key, found) in [
+            ("standin", self.standin.is_some()),
+            ("guards", !self.guards.is_empty()),
+            ("carve", self.carve.is_some()),
+            ("keep_env", self.keep_env.is_some()),
+        ] {
+            ensure!(!found, "{key}: expected none on the base {SCRATCH}, which is empty");
+        }
         Ok(())
     }
 

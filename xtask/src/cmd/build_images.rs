@@ -14,7 +14,7 @@ use crate::elf::Machine;
 use crate::plan::{Plan, PlannedImage, Push};
 use crate::record::{ImageRecord, Record, SourceRecord};
 use crate::session::{Session, print};
-use crate::spec::StandinSpec;
+use crate::spec::{Base, StandinSpec};
 use crate::stages::base::{self, FetchedBase, Source};
 use crate::stages::derived::DerivedImage;
 use crate::stages::init::StaticProgram;
@@ -123,7 +123,7 @@ fn refuse_standin(plan: &Plan, bases: &BTreeMap<BaseKey<'_>, FetchedBase>) -> Re
     let Some(push) = plan.push.as_ref().filter(|push| !push.allow.allow_standin) else { return Ok(()) };
     for base in bases.values() {
         ensure!(
-            matches!(base.source, Source::Registry(_)),
+            !matches!(base.source, Source::Standin { .. }),
             "publish to {}: expected the registry's base, found {}, built from Debian's packages\nhint: {}",
             push.repository,
             base.name,
@@ -151,12 +151,13 @@ fn publish(
         publisher.leg(record, &built, &cleared)
     } else {
         // What is carved is large: looking first is cheaper than sending it in vain.
-        let age = if image.locked.is_none() && image.spec.carve.is_none() { Age::New } else { Age::Unknown };
+        let resolved = image.locked.is_none() && image.base != Base::Scratch;
+        let age = if resolved && image.spec.carve.is_none() { Age::New } else { Age::Unknown };
         publisher.image(record, &built, &cleared, age)
     }
 }
 
-type BaseKey<'a> = (String, StandinSpec, &'a [Platform]);
+type BaseKey<'a> = (String, Option<StandinSpec>, &'a [Platform]);
 
 /// Images of one base share what was fetched.
 fn base_key(image: &PlannedImage) -> BaseKey<'_> {

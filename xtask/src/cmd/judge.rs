@@ -1,7 +1,7 @@
 //! `judge`: pulls what a record says was published, with its base, and judges what came. Every byte is pulled, whatever lies in a cache; a
 //! verdict that this machine has of the same digests stands.
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use oci::{Client, Digest, Document, ImageConfig, Layout, Platform, Repository};
 use suite::Outcome as Verdict;
 
@@ -9,7 +9,7 @@ use super::{Outcome, require_root, wait_for_turn};
 use crate::args;
 use crate::plan::{cache, definitions_folder, select};
 use crate::progress::Stage;
-use crate::record::{ImageRecord, Record};
+use crate::record::{ImageRecord, Record, SourceRecord};
 use crate::session::{Session, print};
 use crate::shared::write_whole;
 use crate::spec::{ImageSpec, read_definitions};
@@ -57,9 +57,13 @@ fn judge_image(
     let found = image.platforms.iter_mut().find(|(platform, _)| platform.is_same_as(host));
     let (platform, record) =
         found.with_context(|| format!("judge {}: expected {host} in the record, found other platforms", image.name))?;
-    let from = image.base.repository()?.with_context(|| {
-        format!("judge {}: expected a base from a registry, found {}, which is in none", image.name, image.base.name)
-    })?;
+    let base = &image.base;
+    ensure!(
+        base.source != SourceRecord::Standin,
+        "judge {}: expected a base from a registry, found {}, which is in none",
+        image.name,
+        base.name
+    );
     let at = image.published.as_ref().with_context(|| format!("judge {}: it was not published", image.name))?;
     let at = Repository::parse(&at.repository)?;
     let cache = cache(&session.facts);
@@ -76,7 +80,11 @@ fn judge_image(
         record.digest
     );
     let fixed = pull(client, &at, &child, &layout, &stage)?;
-    let base = pull(client, &from, &record.base, &layout, &stage)?;
+    let base = match (base.repository()?, record.base) {
+        (Some(from), Some(digest)) => pull(client, &from, &digest, &layout, &stage)?,
+        (None, None) => Image::empty(platform, &layout)?,
+        _ => bail!("judge {}: expected the digest of a base from a registry and of no other", image.name),
+    };
     stage.done(format!("{at}@{child}"));
     let verdict = judge::published(spec, &fixed, &base, &cache, session)?;
     let outcome = verdict.outcome;

@@ -39,7 +39,7 @@ pub(super) fn run(args: &args::Merge, session: &Session) -> Result<Outcome> {
             whole(image)?;
         }
         let children = legs::children(image, &repository, &client, &cache)?;
-        let index = derived::index(image.format, &children, (&image.base.name, image.base.digest))?;
+        let index = derived::index(image.format, &children, image.base.identity())?;
         image.digest = index.digest();
         image.layout = None;
         let pending = publisher.pending(image, &index, Age::Unknown)?;
@@ -140,7 +140,10 @@ fn add(image: &mut ImageRecord, leg: ImageRecord) -> Result<()> {
 /// platforms alone: its packages tell whether it is the same.
 fn base(image: &ImageRecord) -> String {
     match image.base.source {
-        SourceRecord::Registry => format!("{} {}", image.base.name, image.base.digest),
+        SourceRecord::Registry => {
+            image.base.identity().map(|(name, digest)| format!("{name} {digest}")).unwrap_or_default()
+        }
+        SourceRecord::Scratch => image.base.name.clone(),
         SourceRecord::Standin => format!("{} of {}", image.base.name, image.base.packages.join(" ")),
     }
 }

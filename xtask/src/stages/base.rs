@@ -1,5 +1,5 @@
-//! The base: pulled by its locked digest, or built from Debian's packages where no registry can be reached. What it gives is the same
-//! either way: manifests and configurations. The layers come when they are asked for: not every image needs their bytes.
+//! The base: pulled by its locked digest, built from Debian's packages where no registry can be reached, or nothing at all. What it gives
+//! is the same either way: manifests and configurations. The layers come when they are asked for: not every image needs their bytes.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -17,7 +17,7 @@ use crate::lock::{Lock, LockedBase};
 use crate::plan::{Plan, PlannedImage, lock_path};
 use crate::progress::{Stage, size};
 use crate::session::Session;
-use crate::spec::{StandinSpec, Suite};
+use crate::spec::{Base, StandinSpec, Suite};
 use crate::standin::{Request, Standin};
 
 /// A base whose manifests and configurations are at hand.
@@ -25,8 +25,8 @@ use crate::standin::{Request, Standin};
 pub struct FetchedBase {
     /// The reference that the definition names.
     pub name: String,
-    /// The digest of its index, or of its manifest where it has no index.
-    pub digest: Digest,
+    /// The digest of its index, or of its manifest where it has no index; none: it is nothing.
+    pub digest: Option<Digest>,
     /// The media types of its index, or of its manifest where it has no index.
     pub family: Family,
     /// Where it came from.
@@ -60,12 +60,23 @@ pub enum Source {
         /// The flavour in which nothing reaps, by platform: the suite's control.
         bare: BTreeMap<Platform, Image>,
     },
+    /// Nowhere: it is nothing.
+    Scratch,
 }
 
 impl FetchedBase {
     /// Whether the bytes of its layers are needed for a platform of an image: a stand-in's are nowhere but here.
     pub fn lends_layers(&self, image: &PlannedImage, platform: &Platform, plan: &Plan) -> bool {
-        matches!(self.source, Source::Standin { .. }) || plan.needs_layers(image, platform)
+        match self.source {
+            Source::Standin { .. } => true,
+            Source::Registry(_) => plan.needs_layers(image, platform),
+            Source::Scratch => false,
+        }
+    }
+
+    /// The name and digest that an image derived from it says in its annotations; none: from nothing.
+    pub fn identity(&self) -> Option<(&str, Digest)> {
+        self.digest.map(|digest| (self.name.as_str(), digest))
     }
 }
 
@@ -74,6 +85,15 @@ impl Image {
     pub fn read(layout: &Layout, manifest: &Descriptor) -> Result<Self> {
         let manifest = Manifest::parse(layout.bytes(manifest)?)?;
         let config = ImageConfig::parse(layout.bytes(manifest.config())?)?;
+        Ok(Self { manifest, config, layout: layout.clone() })
+    }
+
+    /// The image of nothing: no layers and no settings, in place of a base. Error: `layout` cannot be written.
+    pub fn empty(platform: &Platform, layout: &Layout) -> Result<Self> {
+        // Whoever derives from it names the time.
+        let config = ImageConfig::new(platform, Timestamp::from_epoch(0)?);
+        let manifest = Manifest::new(Family::Oci, &layout.put(&config.descriptor().media_type, config.bytes())?, &[]);
+        layout.put(manifest.media_type(), manifest.bytes())?;
         Ok(Self { manifest, config, layout: layout.clone() })
     }
 
@@ -96,15 +116,16 @@ impl Image {
 }
 
 /// Gets the base of an image for every planned platform; `client` is none under `--offline`. Error: the registry's or the stand-in's; with `--base auto`, only that no
-/// registry can be reached leads to the stand-in.
+/// registry can be reached leads to the stand-in. What has no base needs neither.
 pub fn fetch(image: &PlannedImage, plan: &Plan, client: Option<&Client>, session: &Session) -> Result<FetchedBase> {
+    let Base::Image(base) = &image.base else { return from_scratch(image, plan) };
     match plan.base {
-        BaseChoice::Registry => from_registry(image, plan, client, session),
+        BaseChoice::Registry => from_registry(image, base, plan, client, session),
         BaseChoice::Standin => from_standin(image, plan, session),
-        BaseChoice::Auto => match from_registry(image, plan, client, session) {
+        BaseChoice::Auto => match from_registry(image, base, plan, client, session) {
             Err(error) => {
                 let Some(reason) = unreachable_reason(&error) else { return Err(error) };
-                session.progress.note("base", &image.base, format!("no registry reachable ({reason})"));
+                session.progress.note("base", base, format!("no registry reachable ({reason})"));
                 from_standin(image, plan, session)
             }
             fetched => fetched,
@@ -147,39 +168,44 @@ fn online<'a>(client: Option<&'a Client>, base: &str) -> Result<&'a Client> {
     })
 }
 
-fn from_registry(image: &PlannedImage, plan: &Plan, client: Option<&Client>, session: &Session) -> Result<FetchedBase> {
-    let stage = session.progress.stage("base", &image.base);
+fn from_registry(
+    image: &PlannedImage,
+    base: &Reference,
+    plan: &Plan,
+    client: Option<&Client>,
+    session: &Session,
+) -> Result<FetchedBase> {
+    let stage = session.progress.stage("base", base);
     let layout = open_cache(&plan.folders.cached("bases"))?;
-    let registry = Registry { image, client, layout, stage: &stage };
+    let registry = Registry { image, base, client, layout, stage: &stage };
     let locked = registry.resolve()?;
     let mut images = BTreeMap::new();
     for wanted in &image.platforms {
         let (platform, manifest) = locked.child(wanted).unwrap_or((wanted, &locked.index));
         let fetched = registry
             .image(platform, manifest, !locked.platforms.is_empty())
-            .with_context(|| format!("fetch base {} for {platform}", image.base))?;
+            .with_context(|| format!("fetch base {base} for {platform}"))?;
         for oddity in oddities::of(&locked, &fetched, platform) {
-            session.progress.note("warning", &image.base, oddity);
+            session.progress.note("warning", base, oddity);
         }
         images.insert(platform.clone(), fetched);
     }
     if !locked.attestations.is_empty() {
         let count = locked.attestations.len();
         let text = format!("attestations left out of the index, as they speak of the base alone: {count}");
-        session.progress.note("base", &image.base, text);
+        session.progress.note("base", base, text);
     }
-    remember(image, plan, &locked)?;
+    remember(image, base, plan, &locked)?;
     let total: u64 = images.values().flat_map(|image| image.manifest.layers()).map(|layer| layer.size).sum();
-    let base = FetchedBase {
-        name: image.base.to_string(),
-        digest: locked.index,
+    stage.done(format!("{} ({})", locked.index, size(total)));
+    Ok(FetchedBase {
+        name: base.to_string(),
+        digest: Some(locked.index),
         family: locked.format.unwrap_or(Family::Oci),
-        source: Source::Registry(image.base.repository().clone()),
+        source: Source::Registry(base.repository().clone()),
         images,
         left_out: locked.attestations,
-    };
-    stage.done(format!("{} ({})", base.digest, size(total)));
-    Ok(base)
+    })
 }
 
 /// Opens the layout of what registries gave. One that cannot be read is made anew: everything in it can be fetched again.
@@ -194,7 +220,7 @@ fn open_cache(folder: &Path) -> Result<Layout> {
 }
 
 /// Adds to the lock what was resolved. `plan` has refused a missing base under `--locked`; a missing platform is refused here.
-fn remember(image: &PlannedImage, plan: &Plan, locked: &LockedBase) -> Result<()> {
+fn remember(image: &PlannedImage, base: &Reference, plan: &Plan, locked: &LockedBase) -> Result<()> {
     if image.locked.as_ref() == Some(locked) {
         return Ok(());
     }
@@ -202,17 +228,17 @@ fn remember(image: &PlannedImage, plan: &Plan, locked: &LockedBase) -> Result<()
         let has_all = image.locked.as_ref().is_some_and(|before| before.platforms == locked.platforms);
         ensure!(
             has_all,
-            "lock {}: its entry lacks a platform, and --locked forbids to add it\nhint: run once without --locked",
-            image.base
+            "lock {base}: its entry lacks a platform, and --locked forbids to add it\nhint: run once without --locked"
         );
         return Ok(());
     }
-    Lock::read(&lock_path(&plan.folders))?.insert(&image.base, locked.clone())
+    Lock::read(&lock_path(&plan.folders))?.insert(base, locked.clone())
 }
 
 /// A registry with its cache in front; `client` is none under `--offline`.
 struct Registry<'a> {
     image: &'a PlannedImage,
+    base: &'a Reference,
     client: Option<&'a Client>,
     layout: Layout,
     stage: &'a Stage<'a>,
@@ -221,7 +247,7 @@ struct Registry<'a> {
 impl Registry<'_> {
     /// What the base's reference names: as the lock has it, where that is enough; else what its digest or, once, its tag leads to.
     fn resolve(&self) -> Result<LockedBase> {
-        let PlannedImage { base, locked, platforms, .. } = self.image;
+        let (base, PlannedImage { locked, platforms, .. }) = (self.base, self.image);
         if let Some(locked) = locked
             && locked.format.is_some()
             && (locked.platforms.is_empty() || platforms.iter().all(|wanted| locked.child(wanted).is_some()))
@@ -254,7 +280,7 @@ impl Registry<'_> {
     fn image(&self, platform: &Platform, digest: &Digest, chosen: bool) -> Result<Image> {
         let manifest = self.document(digest)?.into_manifest()?;
         if !self.layout.verified(manifest.config())? {
-            self.client()?.blob(self.image.base.repository(), manifest.config(), &self.layout, self.stage)?;
+            self.client()?.blob(self.base.repository(), manifest.config(), &self.layout, self.stage)?;
         }
         let config = ImageConfig::parse(self.layout.bytes(manifest.config())?)?;
         let (found, expected) = (config.platform().with_default_variant(), platform.with_default_variant());
@@ -273,7 +299,7 @@ impl Registry<'_> {
         if let Some(document) = self.layout.document(digest)? {
             return Ok(document);
         }
-        let document = self.client()?.manifest(self.image.base.repository(), digest)?;
+        let document = self.client()?.manifest(self.base.repository(), digest)?;
         self.keep(&document)?;
         Ok(document)
     }
@@ -284,12 +310,12 @@ impl Registry<'_> {
     }
 
     fn client(&self) -> Result<&Client> {
-        online(self.client, &self.image.base.to_string())
+        online(self.client, &self.base.to_string())
     }
 }
 
 fn from_standin(image: &PlannedImage, plan: &Plan, session: &Session) -> Result<FetchedBase> {
-    let StandinSpec { suite, flavour } = image.spec.standin;
+    let StandinSpec { suite, flavour } = image.spec.standin.context("build the stand-in: the definition names none")?;
     let (mut images, mut bare, mut packages) = (BTreeMap::new(), BTreeMap::new(), Vec::new());
     for platform in &image.platforms {
         let built = standin(suite, platform, &plan.folders.cache, session)?;
@@ -302,10 +328,23 @@ fn from_standin(image: &PlannedImage, plan: &Plan, session: &Session) -> Result<
         images.iter().map(|(platform, image)| image.manifest.descriptor().with_platform(platform.clone())).collect();
     Ok(FetchedBase {
         name: format!("stand-in:{}", crate::standin::tag(flavour)),
-        digest: Index::new(Family::Oci, &children)?.digest(),
+        digest: Some(Index::new(Family::Oci, &children)?.digest()),
         family: Family::Oci,
         source: Source::Standin { packages, bare },
         images,
+        left_out: Vec::new(),
+    })
+}
+
+fn from_scratch(image: &PlannedImage, plan: &Plan) -> Result<FetchedBase> {
+    let layout = open_cache(&plan.folders.cached("bases"))?;
+    let nothing = |platform: &Platform| Ok((platform.clone(), Image::empty(platform, &layout)?));
+    Ok(FetchedBase {
+        name: image.base.to_string(),
+        digest: None,
+        family: Family::Oci,
+        source: Source::Scratch,
+        images: image.platforms.iter().map(nothing).collect::<Result<_>>()?,
         left_out: Vec::new(),
     })
 }

@@ -35,7 +35,7 @@ pub struct Ingredients<'a> {
     pub rootfs: Option<&'a Path>,
     /// The media types of what is published.
     pub format: Format,
-    /// SOURCE_DATE_EPOCH, which then is the image's created time too; none: the base's time, and its text stays.
+    /// SOURCE_DATE_EPOCH or the definition's time, which then is the image's created time too; none: the base's time, and its text stays.
     pub created: Option<Timestamp>,
 }
 
@@ -43,7 +43,7 @@ pub struct Ingredients<'a> {
 #[derive(Serialize)]
 struct Inputs<'a> {
     spec: &'a ImageSpec,
-    base: (&'a str, Digest),
+    base: (&'a str, Option<Digest>),
     platforms: Vec<(&'a Platform, Digest, Digest)>,
     source_date_epoch: Option<u64>,
     to_oci: bool,
@@ -100,7 +100,7 @@ pub fn stage(
             None
         };
         stage.doing("writing the layer");
-        let created = plan.source_date_epoch.map(Timestamp::from_epoch).transpose()?;
+        let created = plan.source_date_epoch.map(Timestamp::from_epoch).transpose()?.or(image.spec.created()?);
         let ingredients = Ingredients {
             image: from,
             init: &inits[platform],
@@ -112,7 +112,7 @@ pub fn stage(
     }
     let manifests = images.iter().map(|(platform, image)| (platform.clone(), image.manifest.descriptor())).collect();
     let family = if plan.format == Format::Oci { Family::Oci } else { base.family };
-    let index = derived::index(family, &manifests, (&base.name, base.digest))?;
+    let index = derived::index(family, &manifests, base.identity())?;
     let derived = DerivedImage::write(index, images, layout, &image.spec.tags)?;
     memo.put(&inputs, &derived.index.digest())?;
     stage.done(describe(&derived, &image.spec));
@@ -156,7 +156,10 @@ pub fn derive(
     let history = History {
         created,
         created_by: format!("cargo xtask build-images {}", spec.name),
-        comment: format!("dind-init above everything that {} can run", base.name),
+        comment: match base.identity() {
+            Some((name, _)) => format!("dind-init above everything that {name} can run"),
+            None => "dind-init alone".to_owned(),
+        },
     };
     let mut edit = from.image.config.edit();
     if let Some(created) = from.created {
@@ -185,8 +188,10 @@ pub fn derive(
         }
     };
     edit.retain_annotations(identity::may_stay);
-    edit.annotation("org.opencontainers.image.base.name", &base.name);
-    edit.annotation("org.opencontainers.image.base.digest", &from.image.manifest.digest().to_string());
+    if let Some((name, _)) = base.identity() {
+        edit.annotation("org.opencontainers.image.base.name", name);
+        edit.annotation("org.opencontainers.image.base.digest", &from.image.manifest.digest().to_string());
+    }
     let manifest = edit.finish();
     layout.put(manifest.media_type(), manifest.bytes())?;
     Ok(Image { manifest, config, layout: layout.clone() })
@@ -194,7 +199,7 @@ pub fn derive(
 
 /// Proves on the unpacked base that the layer lays no directory over a link, and that a guard is found before what it guards.
 pub fn prove(spec: &ImageSpec, rootfs: &Path, path: Option<&str>) -> Result<()> {
-    for parent in parents() {
+    for parent in parents(INIT_PATH) {
         let host = rootfs.join(parent.strip_prefix("/").unwrap_or(&parent));
         let found =
             fs::symlink_metadata(&host).with_context(|| format!("prove {}: the base lacks it", parent.display()))?;
@@ -233,21 +238,22 @@ pub fn prove(spec: &ImageSpec, rootfs: &Path, path: Option<&str>) -> Result<()> 
     Ok(())
 }
 
-/// The folders above the init, outermost first.
-fn parents() -> Vec<PathBuf> {
-    let mut parents: Vec<_> = Path::new(INIT_PATH).ancestors().skip(1).map(Path::to_owned).collect();
+/// The folders above the init, outermost first; the root itself is none of them.
+fn parents(init: &str) -> Vec<PathBuf> {
+    let mut parents: Vec<_> = Path::new(init).ancestors().skip(1).map(Path::to_owned).collect();
     parents.pop();
     parents.reverse();
     parents
 }
 
 fn add_init(contents: &mut Contents, spec: &ImageSpec, init: &StaticProgram) -> Result<()> {
-    for parent in parents() {
+    let path = spec.init_path();
+    for parent in parents(path) {
         contents.entry(parent).or_insert(Entry::Directory(Permissions::root(0o755)));
     }
     let file = Entry::File { permissions: Permissions::root(0o755), source: init.path.clone(), size: init.size };
-    contents.insert(PathBuf::from(INIT_PATH), file);
-    let name = Path::new(INIT_PATH).file_name().context("name the init")?;
+    contents.insert(PathBuf::from(path), file);
+    let name = Path::new(path).file_name().context("name the init")?;
     for guard in &spec.guards {
         let link = Path::new(INIT_DIR).join(guard);
         ensure!(!contents.contains_key(&link), "add guard {}: the carved files hold that path", link.display());

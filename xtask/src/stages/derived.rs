@@ -24,14 +24,22 @@ pub struct DerivedImage {
     pub layout: Layout,
 }
 
-/// The index over an image's platforms, in the order of their names. `base` is the full name and the digest of the base's own index:
-/// the children's annotations name its children. Error: it would be larger than a registry must take.
-pub fn index(family: Family, platforms: &BTreeMap<Platform, Descriptor>, base: (&str, Digest)) -> Result<Index> {
+/// The index over an image's platforms, in the order of their names. `base` is the full name and the digest of the base's own index, if it
+/// has a base: the children's annotations name its children. Error: it would be larger than a registry must take.
+pub fn index(
+    family: Family,
+    platforms: &BTreeMap<Platform, Descriptor>,
+    base: Option<(&str, Digest)>,
+) -> Result<Index> {
     let children: Vec<_> =
         platforms.iter().map(|(platform, manifest)| manifest.clone().with_platform(platform.clone())).collect();
-    let digest = base.1.to_string();
-    let annotations =
-        [("org.opencontainers.image.base.name", base.0), ("org.opencontainers.image.base.digest", &digest)];
+    let base = base.map(|(name, digest)| (name, digest.to_string()));
+    let annotations: Vec<_> = base
+        .iter()
+        .flat_map(|(name, digest)| {
+            [("org.opencontainers.image.base.name", *name), ("org.opencontainers.image.base.digest", digest)]
+        })
+        .collect();
     Ok(Index::annotated(family, &children, &annotations)?)
 }
 

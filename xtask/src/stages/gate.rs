@@ -36,11 +36,11 @@ impl Cleared {
     }
 }
 
-/// Clears an image: it has a tag, every platform passed, its base came from a registry; `allow` names the exceptions. Error: the first
+/// Clears an image: it has a tag, every platform passed, its base is no stand-in; `allow` names the exceptions. Error: the first
 /// reason why not; a record that contradicts itself is one, whatever is allowed.
 pub fn clear(image: &ImageRecord, allow: &Allow) -> Result<Cleared> {
     ensure!(
-        image.base.source == SourceRecord::Registry || allow.allow_standin,
+        image.base.source != SourceRecord::Standin || allow.allow_standin,
         "publish {}: expected the registry's base, found {}, built from Debian's packages\n\
          hint: --allow-standin publishes it nevertheless",
         image.name,
@@ -175,7 +175,7 @@ mod tests {
             format: None,
             config: Digest::of(b"config"),
             size: 1,
-            base: Digest::of(b"base"),
+            base: Some(Digest::of(b"base")),
             init: InitRecord { sha256: String::new(), size: 1 },
             verdict,
             unjudged: unjudged.map(str::to_owned),
@@ -198,7 +198,7 @@ mod tests {
             created: String::new(),
             base: BaseRecord {
                 name: "docker.io/library/docker:20-dind".to_owned(),
-                digest: Digest::of(b"base's index"),
+                digest: Some(Digest::of(b"base's index")),
                 source: SourceRecord::Registry,
                 packages: Vec::new(),
                 left_out: Vec::new(),

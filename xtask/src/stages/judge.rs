@@ -19,7 +19,7 @@ use crate::args::SuiteChoice;
 use crate::plan::{Plan, PlannedImage};
 use crate::progress::Progress;
 use crate::session::Session;
-use crate::spec::{Daemon, ImageSpec};
+use crate::spec::{ImageSpec, Runs};
 use crate::tools;
 
 /// What decides a verdict. Where it is the same, the verdict is.
@@ -88,7 +88,7 @@ pub fn published(spec: &ImageSpec, fixed: &Image, base: &Image, cache: &Path, se
 /// The image in which nothing reaps: the stand-in's old flavour, or the base itself, whose docker-init is then covered.
 fn bare<'a>(base: &'a FetchedBase, platform: &Platform) -> Result<&'a Image> {
     let found = match &base.source {
-        Source::Registry(_) => base.images.get(platform),
+        Source::Registry(_) | Source::Scratch => base.images.get(platform),
         Source::Standin { bare, .. } => bare.get(platform),
     };
     found.context("judge a platform that was not fetched")
@@ -160,8 +160,9 @@ impl Judging<'_> {
 
     fn job(&self, probe: &StaticProgram, tini: PathBuf, scratch: PathBuf) -> Result<Job> {
         let image = match self.spec.runs {
-            Daemon::Dockerd => Kind::Dockerd,
-            Daemon::Containerd => Kind::Containerd,
+            Runs::Dockerd => Kind::Dockerd,
+            Runs::Containerd => Kind::Containerd,
+            Runs::Init => Kind::Init,
         };
         let mut bare = self.subject("bare", self.bare)?;
         if self.bare.manifest.digest() == self.published.manifest.digest() {

@@ -51,7 +51,8 @@ fn check_manifest(manifest: &Manifest, image: &ImageRecord, record: &PlatformRec
     let (expected, found) = (record.format.unwrap_or(image.format), manifest.family());
     ensure!(found == expected, "media types of {}: expected {expected:?}, found {found:?}", record.digest);
     let found = manifest.annotation("org.opencontainers.image.base.digest").unwrap_or("none");
-    ensure!(found == record.base.to_string(), "base of {}: expected {}, found {found}", record.digest, record.base);
+    let expected = record.base.map_or_else(|| "none".to_owned(), |base| base.to_string());
+    ensure!(found == expected, "base of {}: expected {expected}, found {found}", record.digest);
     Ok(())
 }
 
