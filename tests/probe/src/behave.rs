@@ -105,9 +105,18 @@ fn supervise(argv: &[&str], reap: impl Fn(&mut Child) -> Result<Option<u8>, Stri
     let (program, args) = argv.split_first().ok_or("supervise: no command after `--`")?;
     let signals = waited_signals();
     signals.thread_block().map_err(|errno| format!("block signals: {errno}"))?;
-    // std's spawn empties the child's signal mask, so the daemon hears what is blocked here.
-    let mut child = Command::new(program).args(args).spawn().map_err(|error| format!("start {program}: {error}"))?;
+    // std's spawn hands on the signal mask of its thread: one that blocks nothing, so that the child hears what is blocked here.
+    let spawn = || {
+        signals.thread_unblock().map_err(|errno| format!("unblock signals: {errno}"))?;
+        Command::new(program).args(args).spawn().map_err(|error| format!("start {program}: {error}"))
+    };
+    let spawned = std::thread::scope(|scope| scope.spawn(spawn).join());
+    let mut child = spawned.map_err(|_| format!("start {program}: the thread panicked"))??;
     let pid = Pid::from_raw(child.id().cast_signed());
+    // That thread may have taken the SIGCHLD of a child that ended at once.
+    if let Some(code) = reap(&mut child)? {
+        return Ok(ExitCode::from(code));
+    }
     loop {
         match signals.wait().map_err(|errno| format!("wait for a signal: {errno}"))? {
             Signal::SIGCHLD => {
