@@ -82,7 +82,7 @@ fn dockerd() -> Result<(), Failed> {
         .arg("."))?;
 
     let files = vec![(archive, "/mnt/dind.tar".into()), (plain, "/mnt/layout.tar".into())];
-    let host = Host::dockerd(&engine, files)?;
+    let host = Host::dockerd(&engine, &[], files)?;
     let version = host.exec(&["docker", "version", "--format", "{{.Server.Version}}"])?;
     ensure(version.starts_with("20.10."), format!("expected dockerd 20.10, found {version}"))?;
     ensure(

@@ -47,8 +47,13 @@ impl<'a> Host<'a> {
         Ok(Self { container: engine.start(&launch)? })
     }
 
-    /// Starts it with a dockerd without networks as PID 1, and waits until that answers; `files` of this machine appear in it.
-    pub(crate) fn dockerd(engine: &'a Namespaces, files: Vec<(PathBuf, PathBuf)>) -> Result<Self, Failed> {
+    /// Starts it with a dockerd without networks as PID 1, and waits until that answers; `flags` are added to the daemon's, and `files` of
+    /// this machine appear in it.
+    pub(crate) fn dockerd(
+        engine: &'a Namespaces,
+        flags: &[&str],
+        files: Vec<(PathBuf, PathBuf)>,
+    ) -> Result<Self, Failed> {
         let argv = [
             "dockerd",
             "--host=unix:///var/run/docker.sock",
@@ -56,7 +61,7 @@ impl<'a> Host<'a> {
             "--bridge=none",
             "--storage-driver=overlay2",
         ];
-        let host = Self::start(engine, &argv, files)?;
+        let host = Self::start(engine, &[&argv, flags].concat(), files)?;
         host.wait_until(&["docker", "version"])?;
         Ok(host)
     }
@@ -72,7 +77,7 @@ impl<'a> Host<'a> {
             (config, "/mnt/registry.yml".into()),
             (storage.to_owned(), "/mnt/registry".into()),
         ];
-        let host = Self::dockerd(engine, files)?;
+        let host = Self::dockerd(engine, &[], files)?;
         host.exec(&["sh", "-c", "/mnt/docker-registry serve /mnt/registry.yml >/tmp/registry.log 2>&1 &"])?;
         host.wait_until(&["wget", "-q", "-O", "/dev/null", "http://127.0.0.1:5000/v2/"])?;
         Ok(host)
@@ -84,6 +89,16 @@ impl<'a> Host<'a> {
         let said = || format!("{argv:?}: exit {}\n{}{}", output.code, output.stdout, output.stderr);
         ensure(output.code.0 == 0, said())?;
         Ok(output.stdout)
+    }
+
+    /// The exit code of a command, whatever it is.
+    pub(crate) fn code(&self, argv: &[&str]) -> Result<u8, Failed> {
+        Ok(self.container.exec(argv, COMMAND_TIMEOUT)?.code.0)
+    }
+
+    /// What PID 1 has written.
+    pub(crate) fn log(&self) -> Result<String, Failed> {
+        Ok(self.container.log()?)
     }
 
     /// Waits until a command succeeds.

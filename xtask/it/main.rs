@@ -5,6 +5,7 @@ mod archive;
 mod bases;
 mod chain;
 mod cli;
+mod docker_init;
 mod gate;
 mod healing;
 mod host;
@@ -49,6 +50,7 @@ fn main() {
         gate::trials(),
         readers::trials(),
         archive::trials(),
+        docker_init::trials(),
         bases::trials(),
         pullers::trials(),
         legs::trials(),
