@@ -31,7 +31,7 @@ fn refused() -> Result<(), Failed> {
     let folder = folder()?;
     let archive = folder.path().join("image.tar");
     for (arguments, expected) in [
-        (&["--plan"][..], "expected one image, found 2"),
+        (&["--plan"][..], "expected one image, found 3"),
         (&["--plan", "dind", "containerd"], "hint: name one of containerd, dind"),
     ] {
         let output = command(["build-images", "--docker-archive"]).arg(&archive).args(arguments).output()?;
@@ -82,7 +82,7 @@ fn dockerd() -> Result<(), Failed> {
         .arg("."))?;
 
     let files = vec![(archive, "/mnt/dind.tar".into()), (plain, "/mnt/layout.tar".into())];
-    let host = Host::dockerd(&engine, &[], files)?;
+    let host = Host::dockerd(&engine, files)?;
     let version = host.exec(&["docker", "version", "--format", "{{.Server.Version}}"])?;
     ensure(version.starts_with("20.10."), format!("expected dockerd 20.10, found {version}"))?;
     ensure(

@@ -116,8 +116,26 @@ fn bad_definitions() -> Result<(), Failed> {
         "labels: expected text without NUL",
     )?;
     check_definition("dind.yaml", "runs: dockerd", "runs: dockerd\nlabels: { \"\": a }", "labels: expected a name")?;
+    bad_lone_definitions()?;
     check_definition("containerd.yaml", "- /root", "- root", "expected an absolute path")?;
     check_definition("containerd.yaml", "- /root", "- /root/../etc", "without `..`")
+}
+
+/// What makes no sense where there is no base, and what is needed there.
+fn bad_lone_definitions() -> Result<(), Failed> {
+    let lone = |from: &str, to: &str, expected: &str| check_definition("init.yaml", from, to, expected);
+    let more = |line: &str, expected: &str| lone("runs: init", &format!("runs: init\n{line}"), expected);
+    more("standin: { suite: bookworm, flavour: post }", "standin: expected none on the base scratch, which is empty")?;
+    more("carve: { required: [/bin/sh] }", "carve: expected none on the base scratch")?;
+    more("keep_env: [PATH]", "keep_env: expected none on the base scratch")?;
+    lone("guards: []", "guards: [dockerd]", "guards: expected none on the base scratch")?;
+    lone("runs: init", "runs: dockerd", "runs: expected init on the base scratch")?;
+    lone("created: ", "# ", "created: expected a time")?;
+    lone("created: ", "created: about ", "created: ")?;
+    lone("[/dind-init, --]", "[/usr/local/sbin/dind-init, --]", "expected /dind-init as the first word")?;
+    lone("base: scratch", "base: docker:20-dind", "standin: expected what stands in for docker:20-dind, found nothing")?;
+    check_definition("dind.yaml", "runs: dockerd", "runs: init", "expected dockerd or containerd on a base, found init")?;
+    check_definition("dind.yaml", "base: docker:20-dind", "base: scratch", "runs: expected init on the base scratch")
 }
 
 fn bad_locks() -> Result<(), Failed> {
@@ -136,7 +154,7 @@ fn bad_locks() -> Result<(), Failed> {
 
 fn bad_arguments() -> Result<(), Failed> {
     let cases: &[(&[&str], &str)] = &[
-        (&["build-images", "--plan", "dint"], "the images are containerd, dind"),
+        (&["build-images", "--plan", "dint"], "the images are containerd, dind, init"),
         (&["build-images", "--plan", "--platform", "linux"], "linux"),
         (&["build-images", "--plan", "--platform", "linux/s390x"], "it lists linux/amd64"),
         (

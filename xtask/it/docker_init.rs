@@ -7,10 +7,11 @@ use std::process::Command;
 
 use libtest_mimic::{Failed, Trial};
 use oci::{Digest, Interrupt, Platform};
-use suite::Namespaces;
+use suite::{Namespaces, Subject};
 
-use crate::host::Host;
+use crate::host::{Host, stage};
 use crate::support::{ensure, folder, lacks, repository, run, trial_if};
+use crate::unstable;
 
 /// How many orphans a container's PID 1 is left with.
 const ORPHANS: usize = 20;
@@ -21,18 +22,22 @@ const BUSYBOX: &str = "/usr/bin/busybox";
 const RUN: &[&str] = &["docker", "run", "--rm", "--network", "none"];
 
 pub(crate) fn trials() -> Vec<Trial> {
-    vec![trial_if("docker_init::dockerd_20_10_takes_it_for_its_own", lacks(&["mmdebstrap"]), bookworm)]
+    let missing = lacks(&["mmdebstrap"]);
+    vec![
+        trial_if("docker_init::dockerd_20_10_takes_it_for_its_own", missing.clone(), || both_ways(&stage()?)),
+        unstable::trial_if("docker_init::dockerd_28_takes_it_for_its_own", missing, both_ways),
+    ]
 }
 
-fn bookworm() -> Result<(), Failed> {
+fn both_ways(subject: &Subject) -> Result<(), Failed> {
     let engine = crate::support::engine()?;
-    in_its_place(&engine)?;
-    by_configuration(&engine)
+    in_its_place(subject, &engine)?;
+    by_configuration(subject, &engine)
 }
 
 /// Put into docker-init's place behind the daemon's back, which asks for the version as often as it is asked itself.
-fn in_its_place(engine: &Namespaces) -> Result<(), Failed> {
-    let daemon = Daemon::start(engine, &[], Vec::new())?;
+fn in_its_place(subject: &Subject, engine: &Namespaces) -> Result<(), Failed> {
+    let daemon = Daemon::start(subject, engine, &[], Vec::new())?;
     let place = daemon.host.exec(&["sh", "-c", "command -v docker-init"])?;
     let place = place.trim();
     // The control: a program that does not answer as tini does. Where that goes unnoticed, what follows shows nothing.
@@ -49,12 +54,12 @@ fn in_its_place(engine: &Namespaces) -> Result<(), Failed> {
 }
 
 /// Named by `init-path` in the daemon's configuration, while docker-init is the packaged one.
-fn by_configuration(engine: &Namespaces) -> Result<(), Failed> {
+fn by_configuration(subject: &Subject, engine: &Namespaces) -> Result<(), Failed> {
     let folder = folder()?;
     let configuration = folder.path().join("daemon.json");
     fs::write(&configuration, format!("{{ \"init-path\": \"{INIT}\" }}\n"))?;
     let files = vec![(configuration, "/mnt/daemon.json".into())];
-    let daemon = Daemon::start(engine, &["--config-file=/mnt/daemon.json"], files)?;
+    let daemon = Daemon::start(subject, engine, &["--config-file=/mnt/daemon.json"], files)?;
     daemon.takes(INIT, 0)?;
     daemon.is_pid_1()?;
     daemon.host.remove()
@@ -75,12 +80,17 @@ struct Info {
 }
 
 impl<'a> Daemon<'a> {
-    fn start(engine: &'a Namespaces, flags: &[&str], mut files: Vec<(PathBuf, PathBuf)>) -> Result<Self, Failed> {
+    fn start(
+        subject: &Subject,
+        engine: &'a Namespaces,
+        flags: &[&str],
+        mut files: Vec<(PathBuf, PathBuf)>,
+    ) -> Result<Self, Failed> {
         let platform = Platform::host();
         let built = xtask::stages::init::build(repository(), &platform, &Interrupt::default(), &mut |_| ());
         let init = built.map_err(|error| format!("{error:#}"))?.path;
         files.push((init.clone(), INIT.into()));
-        let host = Host::dockerd(engine, flags, files)?;
+        let host = Host::dockerd_in(subject, engine, flags, files)?;
         let image = format!("tar --create --directory / {} | docker import - inner", BUSYBOX.trim_start_matches('/'));
         host.exec(&["sh", "-c", &image])?;
         Ok(Self { host, init })

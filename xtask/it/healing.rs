@@ -50,7 +50,7 @@ fn build(out: &Path) -> Result<String, Failed> {
     run(out, &[])
 }
 
-/// Builds both images and returns their digests, one line each.
+/// Builds every image and returns their digests, one line each.
 fn run(out: &Path, arguments: &[&str]) -> Result<String, Failed> {
     let output =
         command(["build-images", "--base", "standin", "--suite", "none", "--out"]).arg(out).args(arguments).output()?;

@@ -21,24 +21,37 @@ pub(crate) struct Host<'a> {
     container: Box<dyn Container + 'a>,
 }
 
+/// The stand-in, unpacked.
+pub(crate) fn stage() -> Result<Subject, Failed> {
+    let standin = standin()?;
+    let layout = Layout::open(&standin.layout)?;
+    let image = xtask::stages::base::Image::read(&layout, &standin.post)?;
+    let cache = repository().join("target/cache");
+    Ok(Subject {
+        name: "stand-in".to_owned(),
+        digest: image.manifest.digest(),
+        rootfs: xtask::stages::rootfs::unpacked(&image, &cache, &oci::Interrupt::default())?,
+        config: RunConfig { env: image.config.env().iter().map(ToString::to_string).collect(), ..RunConfig::default() },
+        shadow: Vec::new(),
+    })
+}
+
 impl<'a> Host<'a> {
     /// Starts it with `argv` as PID 1; `files` of this machine appear in it.
     pub(crate) fn start(engine: &'a Namespaces, argv: &[&str], files: Vec<(PathBuf, PathBuf)>) -> Result<Self, Failed> {
-        let standin = standin()?;
-        let layout = Layout::open(&standin.layout)?;
-        let image = xtask::stages::base::Image::read(&layout, &standin.post)?;
-        let cache = repository().join("target/cache");
-        let subject = Subject {
-            name: "stand-in".to_owned(),
-            digest: image.manifest.digest(),
-            rootfs: xtask::stages::rootfs::unpacked(&image, &cache, &oci::Interrupt::default())?,
-            config: RunConfig::default(),
-            shadow: Vec::new(),
-        };
+        Self::start_in(&stage()?, engine, argv, files)
+    }
+
+    fn start_in(
+        subject: &Subject,
+        engine: &'a Namespaces,
+        argv: &[&str],
+        files: Vec<(PathBuf, PathBuf)>,
+    ) -> Result<Self, Failed> {
         let launch = Launch {
-            subject: &subject,
+            subject,
             argv: argv.iter().map(ToString::to_string).collect(),
-            env: image.config.env().iter().map(ToString::to_string).collect(),
+            env: subject.config.env.clone(),
             input: Input::Nothing,
             files,
             volumes: vec!["/var/lib/docker".into(), "/var/lib/containerd".into()],
@@ -47,9 +60,14 @@ impl<'a> Host<'a> {
         Ok(Self { container: engine.start(&launch)? })
     }
 
-    /// Starts it with a dockerd without networks as PID 1, and waits until that answers; `flags` are added to the daemon's, and `files` of
-    /// this machine appear in it.
-    pub(crate) fn dockerd(
+    /// Starts it with a dockerd without networks as PID 1, and waits until that answers; `files` of this machine appear in it.
+    pub(crate) fn dockerd(engine: &'a Namespaces, files: Vec<(PathBuf, PathBuf)>) -> Result<Self, Failed> {
+        Self::dockerd_in(&stage()?, engine, &[], files)
+    }
+
+    /// The same in another root file system, `flags` added to the daemon's.
+    pub(crate) fn dockerd_in(
+        subject: &Subject,
         engine: &'a Namespaces,
         flags: &[&str],
         files: Vec<(PathBuf, PathBuf)>,
@@ -61,7 +79,7 @@ impl<'a> Host<'a> {
             "--bridge=none",
             "--storage-driver=overlay2",
         ];
-        let host = Self::start(engine, &[&argv, flags].concat(), files)?;
+        let host = Self::start_in(subject, engine, &[&argv, flags].concat(), files)?;
         host.wait_until(&["docker", "version"])?;
         Ok(host)
     }
@@ -77,7 +95,7 @@ impl<'a> Host<'a> {
             (config, "/mnt/registry.yml".into()),
             (storage.to_owned(), "/mnt/registry".into()),
         ];
-        let host = Self::dockerd(engine, &[], files)?;
+        let host = Self::dockerd(engine, files)?;
         host.exec(&["sh", "-c", "/mnt/docker-registry serve /mnt/registry.yml >/tmp/registry.log 2>&1 &"])?;
         host.wait_until(&["wget", "-q", "-O", "/dev/null", "http://127.0.0.1:5000/v2/"])?;
         Ok(host)

@@ -28,6 +28,7 @@ mod shop;
 mod support;
 mod targets;
 mod tripwire;
+mod unstable;
 mod workbench;
 mod workflows;
 

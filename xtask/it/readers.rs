@@ -11,40 +11,43 @@ use serde_json::Value;
 use crate::host::Host;
 use crate::support::{built, ensure, folder, lacks, run, standin, trial_if};
 
-/// The images with their tags.
-const IMAGES: [(&str, &str); 2] = [("dind", "20-dind"), ("containerd", "20-containerd")];
+/// The images with their tags, and where each has the init.
+const IMAGES: [(&str, &str, &str); 3] = [
+    ("dind", "20-dind", "/usr/local/sbin/dind-init"),
+    ("containerd", "20-containerd", "/usr/local/sbin/dind-init"),
+    ("init", "dind-init", "/dind-init"),
+];
 
 pub(crate) fn trials() -> Vec<Trial> {
     vec![
-        trial_if("readers::skopeo_reads_both_layouts", lacks(&["mmdebstrap", "skopeo"]), skopeo),
-        trial_if("readers::umoci_unpacks_both_layouts", lacks(&["mmdebstrap", "umoci"]), umoci),
-        trial_if("readers::containerd_imports_both_layouts", lacks(&["mmdebstrap"]), containerd),
+        trial_if("readers::skopeo_reads_every_layout", lacks(&["mmdebstrap", "skopeo"]), skopeo),
+        trial_if("readers::umoci_unpacks_every_layout", lacks(&["mmdebstrap", "umoci"]), umoci),
+        trial_if("readers::containerd_imports_every_layout", lacks(&["mmdebstrap"]), containerd),
         trial_if("readers::only_the_named_keys_differ_from_the_base", lacks(&["mmdebstrap"]), difference),
         trial_if("readers::the_carved_image_is_at_most_half_its_base", lacks(&["mmdebstrap"]), carved_size),
     ]
 }
 
 fn skopeo() -> Result<(), Failed> {
-    for (image, tag) in IMAGES {
+    for (image, tag, init) in IMAGES {
         let layout = format!("oci:{}:{tag}", built()?.join(image).display());
         let seen: Value = serde_json::from_str(&run(Command::new("skopeo").args(["inspect", &layout]))?)?;
         ensure(seen["Architecture"] == "amd64" && seen["Os"] == "linux", format!("{seen}"))?;
         let config: Value = serde_json::from_str(&run(Command::new("skopeo").args(["inspect", "--config", &layout]))?)?;
-        ensure(config["config"]["Entrypoint"][0] == "/usr/local/sbin/dind-init", format!("{config}"))?;
+        ensure(config["config"]["Entrypoint"][0] == init, format!("{config}"))?;
     }
     Ok(())
 }
 
 fn umoci() -> Result<(), Failed> {
-    for (image, tag) in IMAGES {
+    for (image, tag, init) in IMAGES {
         let folder = folder()?;
         let bundle = folder.path().join("bundle");
         let layout = format!("{}:{tag}", built()?.join(image).display());
         run(Command::new("umoci").args(["unpack", "--image", &layout]).arg(&bundle))?;
-        let init = bundle.join("rootfs/usr/local/sbin/dind-init");
-        ensure(fs::metadata(&init)?.is_file(), format!("{} is missing", init.display()))?;
+        ensure(fs::metadata(bundle.join(format!("rootfs{init}")))?.is_file(), format!("{image}: {init} is missing"))?;
         let config: Value = serde_json::from_slice(&fs::read(bundle.join("config.json"))?)?;
-        ensure(config["process"]["args"][0] == "/usr/local/sbin/dind-init", format!("{}", config["process"]))?;
+        ensure(config["process"]["args"][0] == init, format!("{}", config["process"]))?;
     }
     Ok(())
 }
@@ -52,7 +55,7 @@ fn umoci() -> Result<(), Failed> {
 fn containerd() -> Result<(), Failed> {
     let engine = crate::support::engine()?;
     let folder = folder()?;
-    for (image, tag) in IMAGES {
+    for (image, tag, _) in IMAGES {
         let archive = folder.path().join(format!("{image}.tar"));
         run(Command::new("tar")
             .arg("--create")
@@ -113,7 +116,7 @@ fn difference() -> Result<(), Failed> {
     }
     let (base, derived) = configs("dind")?;
     let env = |config: &Value| config["config"]["Env"].as_array().cloned().unwrap_or_default();
-    let expected = [env(&base), vec!["TINI_SUBREAPER=".into()]].concat();
+    let expected = [env(&base), vec!["DIND_INIT_GRACE=5s".into(), "TINI_SUBREAPER=".into()]].concat();
     ensure(env(&derived) == expected, format!("expected {expected:?}, found {:?}", env(&derived)))?;
     let (before, after) = (base["history"].as_array(), derived["history"].as_array());
     let (before, after) = before.zip(after).ok_or("no history")?;

@@ -25,6 +25,15 @@ static MACHINE: RwLock<()> = RwLock::new(());
 
 /// A trial that runs only where `missing` finds nothing; elsewhere it is ignored with that reason, or fails where skips are forbidden.
 pub(crate) fn trial_if(name: &str, missing: Option<String>, check: fn() -> Result<(), Failed>) -> Trial {
+    shared(name, missing, move || check().map(|()| Completion::Completed))
+}
+
+/// The same with a check that may find more that is missing.
+pub(crate) fn shared(
+    name: &str,
+    missing: Option<String>,
+    check: impl FnOnce() -> Result<Completion, Failed> + Send + 'static,
+) -> Trial {
     Trial::ignorable_test(name, move || {
         let _shared = MACHINE.read().unwrap_or_else(PoisonError::into_inner);
         run_or_skip(missing, check)
@@ -35,13 +44,16 @@ pub(crate) fn trial_if(name: &str, missing: Option<String>, check: fn() -> Resul
 pub(crate) fn trial_alone_if(name: &str, missing: Option<String>, check: fn() -> Result<(), Failed>) -> Trial {
     Trial::ignorable_test(name, move || {
         let _alone = MACHINE.write().unwrap_or_else(PoisonError::into_inner);
-        run_or_skip(missing, check)
+        run_or_skip(missing, move || check().map(|()| Completion::Completed))
     })
 }
 
-fn run_or_skip(missing: Option<String>, check: fn() -> Result<(), Failed>) -> Result<Completion, Failed> {
+fn run_or_skip(
+    missing: Option<String>,
+    check: impl FnOnce() -> Result<Completion, Failed>,
+) -> Result<Completion, Failed> {
     match missing {
-        None => check().map(|()| Completion::Completed),
+        None => check(),
         Some(reason) if std::env::var_os("NO_SKIPS").is_some() => Err(reason.into()),
         Some(reason) => Ok(Completion::ignored_with(reason)),
     }
@@ -111,7 +123,7 @@ pub(crate) fn standin() -> Result<&'static Standin, Failed> {
     built.as_ref().map_err(|error| error.clone().into())
 }
 
-/// The folder with both images built on the stand-in and not judged, made once for all trials.
+/// The folder with every image built on the stand-in and not judged, made once for all trials.
 pub(crate) fn built() -> Result<&'static Path, Failed> {
     static BUILT: OnceLock<Result<PathBuf, String>> = OnceLock::new();
     let built = BUILT.get_or_init(|| {

@@ -260,11 +260,13 @@ fn steps() -> Result<(), Failed> {
     service.run("images.yml", &["matrix", "leg"])?;
     let matrix = service.value("needs.matrix.outputs.matrix").unwrap_or_default();
     ensure(matrix.contains("linux/arm64"), format!("expected a leg that must be refused, found {matrix}"))?;
-    let definition = bench.path("images/containerd.yaml");
-    let text = fs::read_to_string(&definition)?;
-    let alone = text.replace("[linux/amd64, linux/arm64/v8]", "[linux/amd64]");
-    ensure(alone != text, "the definition lists other platforms")?;
-    fs::write(&definition, alone)?;
+    for name in ["containerd", "init"] {
+        let definition = bench.path(&format!("images/{name}.yaml"));
+        let text = fs::read_to_string(&definition)?;
+        let alone = text.replace("[linux/amd64, linux/arm64/v8]", "[linux/amd64]");
+        ensure(alone != text, format!("the definition of {name} lists other platforms"))?;
+        fs::write(&definition, alone)?;
+    }
     service.run("images.yml", &["matrix", "leg", "merge", "pulled"])?;
     let record: serde_json::Value = serde_json::from_slice(&service.artifact("record", "digests.json")?)?;
     let digest = record["images"][0]["digest"].as_str().ok_or("no digest")?;
@@ -273,16 +275,18 @@ fn steps() -> Result<(), Failed> {
     ensure(staged.digest.to_string() == digest, format!("expected {digest} in staging, found {staged:?}"))?;
     let summary = service.summary()?;
     ensure(summary.contains(&format!("containerd@{digest} {AMD64} passed")), format!("what was pulled: {summary}"))?;
+    let init = record["images"][1]["digest"].as_str().ok_or("no init")?;
+    ensure(summary.contains(&format!("init@{init} {AMD64} passed")), format!("what was pulled: {summary}"))?;
 
     let promotion = format!(
-        "source: {staging}\ntarget: {users}\nimages:\n  containerd:\n    digest: {digest}\n    tags: {{ 20-containerd: floating, 20-1: immutable }}\n"
+        "source: {staging}\ntarget: {users}\nimages:\n  containerd:\n    digest: {digest}\n    tags: {{ 20-containerd: floating, 20-1: immutable }}\n  init:\n    digest: {init}\n    tags: {{ dind-init: floating }}\n"
     );
     fs::write(bench.path("images/promotion.yaml"), promotion)?;
     service.run("promote.yml", &["plan"])?;
     ensure(service.summary()?.contains("20-1"), "the summary has no plan")?;
     ensure(look(&format!("{users}:20-containerd")).is_ok_and(|found| found.is_none()), "the plan promoted")?;
     service.run("promote.yml", &["apply"])?;
-    for tag in ["20-containerd", "20-1"] {
+    for (tag, digest) in [("20-containerd", digest), ("20-1", digest), ("dind-init", init)] {
         let found = look(&format!("{users}:{tag}"))?.ok_or(format!("{tag} was not promoted"))?;
         ensure(found.digest.to_string() == digest, format!("{tag}: expected {digest}, found {found:?}"))?;
     }

@@ -230,9 +230,9 @@ mod tests {
                 (planned, _) => panic!("{built:?}: expected {expected:?}, found {planned:?}"),
             }
         }
-        let error = DockerArchive::plan("/a.tar".into(), &images(&["linux/arm64"]), &host).expect_err("two images");
+        let error = DockerArchive::plan("/a.tar".into(), &images(&["linux/arm64"]), &host).expect_err("three images");
         assert!(
-            error.to_string().contains("expected one image, found 2\nhint: name one of containerd, dind"),
+            error.to_string().contains("expected one image, found 3\nhint: name one of containerd, dind, init"),
             "{error}"
         );
     }

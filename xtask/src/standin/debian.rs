@@ -268,8 +268,8 @@ fn apt(home: &Path, release: Release, archive: &Archive) -> Apt {
     }
 }
 
-/// The host's proxies for apt, in apt.conf(5)'s syntax: mmdebstrap reads none of the host's configuration.
-fn proxy_options() -> Result<Vec<String>> {
+/// The host's proxies for apt, as options of mmdebstrap, which reads none of the host's configuration.
+pub fn proxy_options() -> Result<Vec<String>> {
     let output = Command::new("apt-config")
         .args(["dump", "Acquire::http", "Acquire::https"])
         .output()

@@ -14,6 +14,7 @@ use anyhow::{Context, Result, bail};
 use oci::{Descriptor, Digest, Interrupt, Layout, Platform, Timestamp};
 
 use self::arrangement::{Arrangement, Sources};
+pub use self::debian::proxy_options;
 use self::debian::{Release, Selection};
 pub use self::image::tag;
 use crate::shared::take_turn;
