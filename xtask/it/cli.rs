@@ -70,7 +70,7 @@ fn bad_definitions() -> Result<(), Failed> {
     let entrypoint = "entrypoint: [/usr/local/sbin/dind-init, --, dockerd-entrypoint.sh]\n";
     check_definition("dind.yaml", "guards:", "guard:", "unknown field `guard`")?;
     check_definition("dind.yaml", "runs: dockerd", "runs: dockerd\nruns: dockerd", "runs")?;
-    check_definition("dind.yaml", "TINI_SUBREAPER: \"\"", "A: x, A: y", "duplicate")?;
+    check_definition("dind.yaml", "TINI_SUBREAPER: \"\"", "A: x\n  A: y", "duplicate")?;
     check_definition("dind.yaml", entrypoint, "", "missing field `entrypoint`")?;
     check_definition("dind.yaml", entrypoint, "entrypoint: []\n", "found an empty list")?;
     check_definition(
@@ -133,8 +133,17 @@ fn bad_lone_definitions() -> Result<(), Failed> {
     lone("created: ", "# ", "created: expected a time")?;
     lone("created: ", "created: about ", "created: ")?;
     lone("[/dind-init, --]", "[/usr/local/sbin/dind-init, --]", "expected /dind-init as the first word")?;
-    lone("base: scratch", "base: docker:20-dind", "standin: expected what stands in for docker:20-dind, found nothing")?;
-    check_definition("dind.yaml", "runs: dockerd", "runs: init", "expected dockerd or containerd on a base, found init")?;
+    lone(
+        "base: scratch",
+        "base: docker:20-dind",
+        "standin: expected what stands in for docker:20-dind, found nothing",
+    )?;
+    check_definition(
+        "dind.yaml",
+        "runs: dockerd",
+        "runs: init",
+        "expected dockerd or containerd on a base, found init",
+    )?;
     check_definition("dind.yaml", "base: docker:20-dind", "base: scratch", "runs: expected init on the base scratch")
 }
 

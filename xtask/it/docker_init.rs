@@ -10,13 +10,13 @@ use oci::{Digest, Interrupt, Platform};
 use suite::{Namespaces, Subject};
 
 use crate::host::{Host, stage};
-use crate::support::{ensure, folder, lacks, repository, run, trial_if};
+use crate::support::{ensure, folder, lacks, line_of_init_readme, repository, run, trial_if};
 use crate::unstable;
 
 /// How many orphans a container's PID 1 is left with.
 const ORPHANS: usize = 20;
 /// Where the init appears beside the daemon.
-const INIT: &str = "/mnt/dind-init";
+const INIT: &str = "/usr/local/sbin/dind-init";
 /// The one program of the inner image.
 const BUSYBOX: &str = "/usr/bin/busybox";
 const RUN: &[&str] = &["docker", "run", "--rm", "--network", "none"];
@@ -24,20 +24,32 @@ const RUN: &[&str] = &["docker", "run", "--rm", "--network", "none"];
 pub(crate) fn trials() -> Vec<Trial> {
     let missing = lacks(&["mmdebstrap"]);
     vec![
-        trial_if("docker_init::dockerd_20_10_takes_it_for_its_own", missing.clone(), || both_ways(&stage()?)),
-        unstable::trial_if("docker_init::dockerd_28_takes_it_for_its_own", missing, both_ways),
+        trial_if("docker_init::dockerd_20_10_takes_it_for_its_own", missing.clone(), bookworm),
+        unstable::trial_if("docker_init::dockerd_28_takes_it_for_its_own", missing, newest),
     ]
 }
 
-fn both_ways(subject: &Subject) -> Result<(), Failed> {
+fn bookworm() -> Result<(), Failed> {
+    both_ways(&stage()?, 20)
+}
+
+fn newest(subject: &Subject) -> Result<(), Failed> {
+    both_ways(subject, 28)
+}
+
+/// `oldest` is the least major version that the daemon may have.
+fn both_ways(subject: &Subject, oldest: u32) -> Result<(), Failed> {
     let engine = crate::support::engine()?;
-    in_its_place(subject, &engine)?;
+    in_its_place(subject, &engine, oldest)?;
     by_configuration(subject, &engine)
 }
 
 /// Put into docker-init's place behind the daemon's back, which asks for the version as often as it is asked itself.
-fn in_its_place(subject: &Subject, engine: &Namespaces) -> Result<(), Failed> {
+fn in_its_place(subject: &Subject, engine: &Namespaces, oldest: u32) -> Result<(), Failed> {
     let daemon = Daemon::start(subject, engine, &[], Vec::new())?;
+    let version = daemon.host.exec(&["docker", "version", "--format", "{{.Server.Version}}"])?;
+    let major = version.split('.').next().and_then(|major| major.parse::<u32>().ok());
+    ensure(major >= Some(oldest), format!("expected dockerd {oldest} or newer, found {version}"))?;
     let place = daemon.host.exec(&["sh", "-c", "command -v docker-init"])?;
     let place = place.trim();
     // The control: a program that does not answer as tini does. Where that goes unnoticed, what follows shows nothing.
@@ -57,7 +69,7 @@ fn in_its_place(subject: &Subject, engine: &Namespaces) -> Result<(), Failed> {
 fn by_configuration(subject: &Subject, engine: &Namespaces) -> Result<(), Failed> {
     let folder = folder()?;
     let configuration = folder.path().join("daemon.json");
-    fs::write(&configuration, format!("{{ \"init-path\": \"{INIT}\" }}\n"))?;
+    fs::write(&configuration, line_of_init_readme("{ \"init-path\"")?)?;
     let files = vec![(configuration, "/mnt/daemon.json".into())];
     let daemon = Daemon::start(subject, engine, &["--config-file=/mnt/daemon.json"], files)?;
     daemon.takes(INIT, 0)?;

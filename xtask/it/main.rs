@@ -13,6 +13,7 @@ mod house;
 mod interrupt;
 mod killed;
 mod legs;
+mod lone;
 mod pipeline;
 mod promote;
 mod publish;
@@ -55,6 +56,7 @@ fn main() {
         bases::trials(),
         pullers::trials(),
         legs::trials(),
+        lone::trials(),
         refusals::trials(),
         killed::trials(),
         interrupt::trials(),

@@ -143,6 +143,14 @@ pub(crate) fn engine() -> Result<Namespaces, Failed> {
     Ok(Namespaces::new(&probe.path, &scratch, oci::Interrupt::default())?)
 }
 
+/// The one line of init/README.md that begins so: what people copy from there is tried as it stands.
+pub(crate) fn line_of_init_readme(beginning: &str) -> Result<String, Failed> {
+    let page = std::fs::read_to_string(repository().join("init/README.md"))?;
+    let lines: Vec<_> = page.lines().map(str::trim).filter(|line| line.starts_with(beginning)).collect();
+    let [line] = lines[..] else { return Err(format!("expected one line `{beginning}`, found {lines:?}").into()) };
+    Ok(line.to_owned())
+}
+
 /// The repository's image definitions copied into `folder`, for a trial that changes them.
 pub(crate) fn definitions(folder: &Path) -> std::io::Result<PathBuf> {
     let copy = folder.join("images");

@@ -52,9 +52,14 @@ pub fn shebang(head: &[u8]) -> Option<&str> {
     std::str::from_utf8(line).ok()?.split_ascii_whitespace().next()
 }
 
-/// The program that the init starts by default: the first word behind its options (none of which takes a value), or that of Cmd.
+/// The program that the init starts by default: the first word behind `--`, since its options may take values, or that of Cmd. Without
+/// a `--`, the first word that is no option.
 fn command<'a>(spec: &'a ImageSpec, config: &'a ImageConfig) -> Option<&'a str> {
-    let own = spec.entrypoint.iter().skip(1).find(|word| !word.starts_with('-'));
+    let words = spec.entrypoint.get(1..).unwrap_or_default();
+    let own = match words.iter().position(|word| word == "--") {
+        Some(end) => words.get(end + 1),
+        None => words.iter().find(|word| !word.starts_with('-')),
+    };
     let of_cmd = || match &spec.cmd {
         Some(cmd) => cmd.first().map(String::as_str),
         None => config.cmd().first().copied(),
