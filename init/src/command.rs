@@ -1,6 +1,6 @@
 //! The command: how its file is found, and what the new process does before it executes it.
 //!
-//! Judges no error: what failed is handed back.
+//! Nothing here is seen by the init: where the new process shares its memory, and where it does not, it ends with a code.
 
 use core::ffi::CStr;
 
@@ -28,28 +28,17 @@ pub(crate) enum Program<'a> {
     Guarded(&'a CStr),
 }
 
-/// A program that could not be executed.
-#[derive(Clone, Copy)]
-pub(crate) struct Failure<'a> {
-    pub(crate) path: &'a CStr,
-    pub(crate) errno: Errno,
-}
-
-impl Failure<'_> {
-    pub(crate) fn exit_code(&self) -> u8 {
-        search::exit_code(self.errno)
-    }
-}
-
-impl<'a> Command<'a> {
-    /// Executes the program in our place. Returns only if that fails.
-    pub(crate) fn execute(&self) -> Failure<'a> {
+impl Command<'_> {
+    /// Executes the program in our place. If that fails, one line and the exit code say why.
+    pub(crate) fn execute(&self) -> ! {
         let (path, errno) = match self.program {
             Program::Guarded(path) => (path, execute_file(path, self.arguments)),
             Program::OnPath(name) if search::is_path(name.to_bytes()) => (name, execute_file(name, self.arguments)),
             Program::OnPath(name) => (name, execute_on_path(name, self.arguments)),
         };
-        Failure { path, errno }
+        // Signals are as the program should find them, and a message to a closed pipe must not end us.
+        sys::signals::block();
+        crate::fail(b"exec ", path.to_bytes(), errno, search::exit_code(errno))
     }
 }
 
@@ -90,8 +79,6 @@ pub(crate) struct Start<'a> {
     terminal: Terminal,
     inherited: &'a SignalState,
     listen_pid: [u8; LISTEN_PID_BYTES],
-    /// Why it did not come there.
-    pub(crate) failure: Option<Failure<'a>>,
 }
 
 impl<'a> Start<'a> {
@@ -102,11 +89,12 @@ impl<'a> Start<'a> {
         terminal: Terminal,
         inherited: &'a SignalState,
     ) -> Self {
-        Self { command, init, grouping, terminal, inherited, listen_pid: [0; LISTEN_PID_BYTES], failure: None }
+        Self { command, init, grouping, terminal, inherited, listen_pid: [0; LISTEN_PID_BYTES] }
     }
 
-    /// Runs in the new process, which shares the init's memory until it executes the program.
-    pub(crate) fn run(&mut self) {
+    /// Runs in the new process. A program that cannot be executed is one that ends with 126 or 127: qemu-user and the like
+    /// make of vfork(2) a fork, so that nothing but its end tells the init.
+    pub(crate) fn run(&mut self) -> ! {
         let own = sys::own_pid();
         match (self.grouping, self.terminal) {
             (Grouping::Parents, _) | (_, Terminal::Shared) => {}
@@ -128,6 +116,6 @@ impl<'a> Start<'a> {
         }
         self.command.arguments.hand_on_sockets(self.init, own, &mut self.listen_pid);
         self.inherited.restore();
-        self.failure = Some(self.command.execute());
+        self.command.execute()
     }
 }

@@ -99,9 +99,7 @@ fn stand_before(name: &[u8], arguments: Arguments, options: &Options, inherited:
     let command = Command { program: Program::Guarded(daemon), arguments };
     if sys::own_pid() != 1 && daemon::is_reaped_above() {
         inherited.restore();
-        let failure = command.execute();
-        sys::signals::block();
-        fail(b"exec ", failure.path.to_bytes(), failure.errno, failure.exit_code())
+        command.execute()
     }
     run(&command, options, inherited)
 }
@@ -124,11 +122,6 @@ fn run(command: &Command, options: &Options, inherited: &SignalState) -> ! {
         Err(errno) => fail(b"fork: ", &[], errno, FAILED),
     };
     supervisor.child = child.pid;
-    if let Some(failure) = start.failure {
-        children::reap();
-        supervisor.take_terminal_back();
-        fail(b"exec ", failure.path.to_bytes(), failure.errno, failure.exit_code())
-    }
     files::leave_working_directory();
     files::close_inherited(child.pidfd);
     if options.verbose {

@@ -4,6 +4,7 @@
 
 use core::ffi::CStr;
 
+use crate::text::split;
 use crate::{Pid, numbers};
 
 /// A file in which a daemon notes its pid, and by which it is kept from starting twice.
@@ -33,19 +34,22 @@ pub const PID_FILES: [PidFile; 4] = [
     },
 ];
 
-/// Bytes that are read of a pid file, and of the name of a process: more than either has.
+/// Bytes that are read of a pid file: more than one has.
 pub const BYTES_MAX: usize = 64;
 
-/// The pid that a file names; `None` where it names none, as the daemons see it, too.
+/// The pid that a file names; `None` where it names none.
 #[must_use]
 pub fn pid(content: &[u8]) -> Option<Pid> {
     numbers::decimal(content.trim_ascii()).and_then(|pid| Pid::try_from(pid).ok()).filter(|pid| *pid > 0)
 }
 
-/// Whether `comm`, what `/proc/PID/comm` says of a living process, names `daemon`.
+/// Whether `stat`, the start of `/proc/PID/stat`, is of a process called `daemon` that has not ended: one that nobody has
+/// reaped is still there, in state Z (proc_pid_stat(5)).
 #[must_use]
-pub fn names(comm: &[u8], daemon: &[u8]) -> bool {
-    comm.trim_ascii() == daemon
+pub fn is_living(stat: &[u8], daemon: &[u8]) -> bool {
+    let (_, named) = split(stat, b'(');
+    let rest = named.and_then(|named| named.strip_prefix(daemon)).and_then(|rest| rest.strip_prefix(b") "));
+    rest.is_some_and(|rest| !matches!(rest.first(), Some(b'Z' | b'X') | None))
 }
 
 #[cfg(test)]
@@ -71,11 +75,21 @@ mod tests {
     }
 
     #[test]
-    fn process_names() {
-        assert!(names(b"dockerd\n", b"dockerd"));
-        assert!(!names(b"dockerd-entrypo\n", b"dockerd"));
-        assert!(!names(b"containerd-shim\n", b"containerd"));
-        assert!(!names(b"", b"dockerd"));
+    fn living_daemons() {
+        let cases: [(&[u8], bool); 9] = [
+            (b"30 (dockerd) S 1 30 30 0 -1", true),
+            (b"30 (dockerd) R 1", true),
+            (b"30 (dockerd) Z 1", false),
+            (b"30 (dockerd) X 1", false),
+            (b"30 (dockerd-entrypo) S 1", false),
+            (b"30 (dockerd) S) S 1", true),
+            (b"30 (sh) S 1", false),
+            (b"30 (dockerd) ", false),
+            (b"", false),
+        ];
+        for (stat, expected) in cases {
+            assert_eq!(is_living(stat, b"dockerd"), expected, "{:?}", String::from_utf8_lossy(stat));
+        }
     }
 
     #[test]

@@ -5,21 +5,23 @@
 //! Removes nothing but these files, and none that a living daemon may have written.
 
 use dind_init::Pid;
+use dind_init::guard::STAT_BYTES_MAX;
 use dind_init::pid_file::{self, BYTES_MAX, PID_FILES};
 use dind_init::text::{PROC_BYTES_MAX, of_process};
 
 use crate::sys::files::{self, File};
 use crate::sys::{self, signals};
 
-/// Removes each file whose process is not the daemon, where its folder is of the container's own root file system: what is
+/// Removes each file that names no living daemon, where its folder is of the container's own root file system: what is
 /// mounted there may be another's, with pids of another namespace. To be called by PID 1 alone, before its command runs.
 #[inline(never)]
 pub(crate) fn remove_pid_files() {
     for file in PID_FILES {
         let mut content = [0; BYTES_MAX];
-        let Some(process) = files::read_start(file.path, &mut content).and_then(pid_file::pid) else { continue };
+        let Some(content) = files::read_start(file.path, &mut content) else { continue };
         let is_own = File::at(file.folder).zip(File::at(c"/")).is_some_and(|(folder, root)| folder.is_beside(&root));
-        if is_own && !is_daemon(process, file.daemon) {
+        // What is no pid stops dockerd as well, so nobody who lives may have written it.
+        if is_own && !pid_file::pid(content).is_some_and(|process| is_daemon(process, file.daemon)) {
             files::remove(file.path);
         }
     }
@@ -31,9 +33,9 @@ fn is_daemon(process: Pid, daemon: &[u8]) -> bool {
     if process == sys::own_pid() {
         return false;
     }
-    let (mut path, mut comm) = ([0; PROC_BYTES_MAX], [0; BYTES_MAX]);
-    match of_process(&mut path, process, b"comm").and_then(|path| files::read_start(path, &mut comm)) {
-        Some(comm) => pid_file::names(comm, daemon),
+    let (mut path, mut stat) = ([0; PROC_BYTES_MAX], [0; STAT_BYTES_MAX]);
+    match of_process(&mut path, process, b"stat").and_then(|path| files::read_start(path, &mut stat)) {
+        Some(stat) => pid_file::is_living(stat, daemon),
         None => signals::exists(process),
     }
 }

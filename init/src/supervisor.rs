@@ -172,7 +172,8 @@ impl<'a> Supervisor<'a> {
         if self.options.verbose {
             say(self.child, b" ended with code ", Decimal::of(code.into()).bytes());
         }
-        self.take_terminal_back();
+        // A shell above us needs its terminal back.
+        self.pass_terminal(self.child, self.own_group);
         match self.options.survivors {
             Survivors::Left => {}
             Survivors::Terminated(limit) => {
@@ -225,11 +226,6 @@ impl<'a> Supervisor<'a> {
     /// Whether a shell may stop and continue us as its job. PID 1 has none above it.
     fn is_job(&self) -> bool {
         self.own != 1 && self.terminal != Terminal::Absent
-    }
-
-    /// A shell above us needs its terminal back.
-    pub(crate) fn take_terminal_back(&self) {
-        self.pass_terminal(self.child, self.own_group);
     }
 
     /// Gives the terminal to the group `to`, if the group `from` has it.

@@ -40,20 +40,18 @@ pub(crate) struct Child {
 /// What the new process does, and with what.
 struct Task<'a, T> {
     subject: &'a mut T,
-    run: fn(&mut T),
+    run: fn(&mut T) -> !,
 }
 
 extern "C" fn enter<T>(task: *mut c_void) -> c_int {
     // SAFETY: `start` passes its own task, which lives until we have executed a program or ended.
     let task = unsafe { &mut *task.cast::<Task<T>>() };
-    (task.run)(task.subject);
-    0
+    (task.run)(task.subject)
 }
 
 /// Does `run` in a new process, which shares our memory; we sleep until it has executed a program or ended, as after
-/// vfork(2). What it changes in `subject` stays changed. By clone(2), on a stack of its own, so that it overwrites nothing of
-/// ours. Error: EAGAIN and ENOMEM of clone(2) and mmap(2).
-pub(crate) fn start<T>(subject: &mut T, run: fn(&mut T), with_pidfd: bool) -> Result<Child, Errno> {
+/// vfork(2). By clone(2), on a stack of its own, so that it overwrites nothing of ours. Error: EAGAIN and ENOMEM of clone(2) and mmap(2).
+pub(crate) fn start<T>(subject: &mut T, run: fn(&mut T) -> !, with_pidfd: bool) -> Result<Child, Errno> {
     let mut task = Task { subject, run };
     let stack = new_memory(STACK_BYTES)?;
     // SAFETY: the end of the memory just made, which grows downwards from there.
