@@ -10,6 +10,7 @@ mod gate;
 mod healing;
 mod host;
 mod house;
+mod inits;
 mod interrupt;
 mod killed;
 mod legs;
@@ -64,6 +65,7 @@ fn main() {
         pulled::trials(),
         workflows::trials(),
         scale::trials(),
+        inits::trials(),
     ];
     let trials = trials.into_iter().flatten().collect();
     libtest_mimic::run(&arguments, trials).exit();

@@ -47,7 +47,7 @@ pub enum Command {
     Outdated(Outdated),
     /// Write the table of promoted images into README.md, and their records beside the definitions
     Digests(Digests),
-    /// Measure the pipeline: beside buildah, skopeo + umoci and docker on one registry, and over many images
+    /// Measure the pipeline beside buildah, skopeo + umoci and docker, and over many images; and the init beside other inits
     Bench(Bench),
     /// Format, lints, unit and integration tests, and the suite on a stand-in: what CI runs
     Test,
@@ -232,6 +232,8 @@ pub enum Benchmark {
     },
     /// Build and publish 10 to 200 images on four platforms: what an image costs as their number grows
     Scale,
+    /// Run the init and others as PID 1: start, memory, idling, signals, storms of orphans, size, as ratios to ours
+    Init(BenchInit),
     /// Pull an image whole: what `registry` measures
     #[command(hide = true)]
     Pull {
@@ -240,6 +242,28 @@ pub enum Benchmark {
         /// The layout
         into: PathBuf,
     },
+}
+
+/// How often the inits take turns, and how many orphans a storm has.
+pub const ROUNDS: usize = 3;
+/// See [`ROUNDS`].
+pub const ORPHANS: usize = 20_000;
+
+/// Arguments of `bench init`.
+#[derive(Debug, Args)]
+pub struct BenchInit {
+    /// How often the inits take turns
+    #[arg(long, value_name = "N", default_value_t = ROUNDS, value_parser = at_least_one)]
+    pub rounds: usize,
+    /// How many orphans a storm has
+    #[arg(long, value_name = "N", default_value_t = ORPHANS, value_parser = at_least_one)]
+    pub orphans: usize,
+    /// Print all figures as JSON instead of tables
+    #[arg(long)]
+    pub json: bool,
+    /// Print where the bytes of the init are, by section and symbol, and measure nothing
+    #[arg(long, conflicts_with_all = ["rounds", "orphans", "json"])]
+    pub size: bool,
 }
 
 /// Arguments of `judge`.
@@ -351,6 +375,10 @@ pub enum SuiteChoice {
 
 fn platform(text: &str) -> Result<Platform, String> {
     Platform::parse(text).map_err(|error| error.to_string())
+}
+
+fn at_least_one(text: &str) -> Result<usize, String> {
+    text.parse().ok().filter(|number| *number > 0).ok_or_else(|| "expected a number from 1".to_owned())
 }
 
 fn file(text: &str) -> Result<PathBuf, String> {

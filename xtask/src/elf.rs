@@ -9,7 +9,7 @@ use std::path::Path;
 use anyhow::{Context, Result, bail, ensure};
 use object::Endianness;
 use object::elf::{self, FileHeader64};
-use object::read::elf::{Dyn, FileHeader, ProgramHeader};
+use object::read::elf::{Dyn, FileHeader, ProgramHeader, SectionHeader, Sym};
 use object::read::{ReadCache, StringTable};
 
 /// How every ELF file begins.
@@ -101,6 +101,38 @@ pub fn check_static(file: &Path, machine: Machine) -> Result<()> {
     .context("expected a static program")
 }
 
+/// A section that is loaded, and what is in it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Section {
+    /// Such as `.text`.
+    pub name: String,
+    /// Bytes in memory.
+    pub size: u64,
+    /// Whether it takes as many bytes of the file (SHT_NOBITS takes none).
+    pub in_file: bool,
+    /// Its symbols, largest first; what no symbol covers is one of them, so that their sizes add up to the section's.
+    pub symbols: Vec<Symbol>,
+}
+
+/// A function or a datum.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Symbol {
+    /// As people wrote it.
+    pub name: String,
+    /// Bytes.
+    pub size: u64,
+}
+
+/// What is called so in a section where no symbol is: strings, constants that the compiler made, padding.
+pub const NAMELESS: &str = "(no symbol)";
+
+/// The loaded sections of a program with their symbols, in the file's order; of a stripped one, each is nameless. Error: it cannot be read,
+/// or its tables are damaged.
+#[expect(clippy::redundant_closure_for_method_calls, reason = "the method holds for one lifetime, the closure for all")]
+pub fn sections(file: &Path) -> Result<Vec<Section>> {
+    inspect(file, |image| image.sections())
+}
+
 /// An ELF file, opened.
 struct Image<'a> {
     data: &'a ReadCache<File>,
@@ -164,6 +196,30 @@ impl<'a> Image<'a> {
         Ok(elf)
     }
 
+    fn sections(&self) -> Result<Vec<Section>> {
+        let endian = self.endian;
+        let table = self.header.sections(endian, self.data).context("read section headers")?;
+        let symbols = table.symbols(endian, self.data, elf::SHT_SYMTAB).context("read symbols")?;
+        // Start and end of each symbol that is a part of the program, and its name.
+        let mut parts = Vec::new();
+        for symbol in symbols.iter().filter(|symbol| symbol.st_size(endian) > 0) {
+            let name = symbol.name(endian, symbols.strings()).context("read a symbol's name")?;
+            let start = symbol.st_value(endian);
+            parts.push((start, start.saturating_add(symbol.st_size(endian)), name));
+        }
+        // Of several names for one place the longest range comes first, and keeps it.
+        parts.sort_by_key(|&(start, end, name)| (start, std::cmp::Reverse(end), name));
+        let loaded = table.iter().filter(|section| section.sh_flags(endian).0 & elf::SHF_ALLOC.0 != 0);
+        loaded
+            .map(|section| {
+                let (start, size) = (section.sh_addr(endian), section.sh_size(endian));
+                let name = text(table.section_name(endian, section).context("read a section's name")?)?;
+                let in_file = section.sh_type(endian) != elf::SHT_NOBITS;
+                Ok(Section { name, size, in_file, symbols: within(start, start.saturating_add(size), &parts)? })
+            })
+            .collect()
+    }
+
     /// Where in the file the byte at a virtual address lies.
     fn offset(&self, address: u64) -> Result<u64> {
         let loaded = self.segments()?.iter().filter(|segment| segment.p_type(self.endian) == elf::PT_LOAD);
@@ -175,6 +231,27 @@ impl<'a> Image<'a> {
         }
         bail!("find address {address:#x} in the file: expected it in a loaded segment, found none")
     }
+}
+
+/// The sizes of the parts between two addresses, largest first. A byte that two parts share counts for the first one.
+fn within(start: u64, end: u64, parts: &[(u64, u64, &[u8])]) -> Result<Vec<Symbol>> {
+    let (mut reached, mut nameless, mut symbols) = (start, 0, Vec::new());
+    for (from, to, name) in parts.iter().filter(|(from, ..)| (start..end).contains(from)) {
+        let from = reached.max(*from);
+        let to = end.min(*to).max(from);
+        nameless += from - reached;
+        if to > from {
+            let name = format!("{:#}", rustc_demangle::demangle(&text(name)?));
+            symbols.push(Symbol { name, size: to - from });
+        }
+        reached = to;
+    }
+    nameless += end - reached;
+    if nameless > 0 {
+        symbols.push(Symbol { name: NAMELESS.to_owned(), size: nameless });
+    }
+    symbols.sort_by(|left, right| (right.size, &left.name).cmp(&(left.size, &right.name)));
+    Ok(symbols)
 }
 
 fn text(bytes: &[u8]) -> Result<String> {
@@ -240,6 +317,20 @@ pub(crate) mod tests {
         std::fs::write(&path, minimal(elf::EM_RISCV, r)).unwrap();
         let error = format!("{:#}", dependencies(&path).unwrap_err());
         assert!(error.contains("expected x86_64 or aarch64, found e_machine 243"), "{error}");
+    }
+
+    #[test]
+    fn bytes_that_symbols_share_count_once() {
+        let parts: [(u64, u64, &[u8]); 5] = [
+            (10, 14, b"before"),
+            (20, 50, b"_ZN4init4main17h0123456789abcdefE"),
+            (20, 30, b"alias"),
+            (45, 60, b"overlaps"),
+            (70, 90, b"beyond"),
+        ];
+        let found = within(16, 80, &parts).unwrap();
+        let found: Vec<_> = found.iter().map(|symbol| (symbol.name.as_str(), symbol.size)).collect();
+        assert_eq!(found, [("init::main", 30), (NAMELESS, 14), ("beyond", 10), ("overlaps", 10)]);
     }
 
     #[test]

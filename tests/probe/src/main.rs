@@ -3,6 +3,7 @@
 //! It must never share code with init or the suite (a bug in common would hide itself) and must never judge.
 
 mod behave;
+mod clock;
 mod enter;
 mod launch;
 mod loopback;
@@ -33,6 +34,7 @@ const USAGE: &str = "usage: probe COMMAND
   ping SOCKET               exit 0 when an HTTP daemon on this unix socket answers /_ping
   connect SOCKET            exit 0 when anybody listens on this unix socket
   true | exit N | sleep SECONDS
+  stamp | listen            write the monotonic clock to stdout, once or for each SIGUSR1 (8 bytes)
   orphans N                 leave N children that end once they are orphans (orphan PARENT)
   no-reap -- ARGV           a PID 1 that forwards TERM and reaps its own child alone
   reap-one -- ARGV          a PID 1 that reaps one child for each SIGCHLD, however many have ended
@@ -66,6 +68,8 @@ fn dispatch(args: &[OsString]) -> Outcome {
         ["true"] => Ok(ExitCode::SUCCESS),
         ["exit", code] => number::<u8>(code).map(ExitCode::from),
         ["sleep", seconds] => behave::sleep(number(seconds)?),
+        ["stamp"] => clock::stamp(),
+        ["listen"] => clock::listen(),
         ["orphans", count] => behave::orphans(number(count)?),
         ["orphan", parent] => behave::orphan(number(parent)?),
         ["no-reap", "--", argv @ ..] => behave::no_reap(argv),

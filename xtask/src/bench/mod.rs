@@ -1,8 +1,9 @@
 //! The benchmarks, and what they and tests measure with: a real registry that tells what it was asked, a wire that counts bytes, processes
-//! whose time and memory are noted. Judges nothing; trials do.
+//! whose time and memory are noted; and the init beside others. Judges nothing; trials do.
 
 mod base;
 mod contest;
+pub mod init;
 mod measure;
 mod peers;
 mod registry;

@@ -1,4 +1,4 @@
-//! `bench`: what the pipeline costs, beside the tools that do the same and as the number of images grows. The tables are data; they say
+//! `bench`: what the pipeline costs, beside the tools that do the same and as the number of images grows, and what the init costs beside others. The tables are data; they say
 //! what was measured, and decide nothing.
 
 use std::path::Path;
@@ -6,10 +6,11 @@ use std::path::Path;
 use anyhow::{Context, Result, bail};
 use oci::{Client, Document, Layout, Options, Platform, Repository, Tagged};
 
-use super::Outcome;
-use crate::args::{Bench, Benchmark, SAMPLES};
+use super::{Outcome, require_root};
+use crate::args::{Bench, BenchInit, Benchmark, ORPHANS, ROUNDS, SAMPLES};
 use crate::bench::scale::Scale;
-use crate::bench::{Contest, PHASES, Phase, table};
+use crate::bench::{Contest, PHASES, Phase, init::Bench as Inits, init::peers, table};
+use crate::elf;
 use crate::progress::size;
 use crate::session::{Session, print};
 use crate::stages::init;
@@ -24,10 +25,13 @@ pub(super) fn run(args: &Bench, session: &Session) -> Result<Outcome> {
     match &args.benchmark {
         Some(Benchmark::Registry { samples }) => registry(*samples, session)?,
         Some(Benchmark::Scale) => scale(session)?,
+        Some(Benchmark::Init(args)) if args.size => init_size(session)?,
+        Some(Benchmark::Init(args)) => inits(args, session)?,
         Some(Benchmark::Pull { from, into }) => pull(from, into)?,
         None => {
             registry(SAMPLES, session)?;
             scale(session)?;
+            inits(&BenchInit { rounds: ROUNDS, orphans: ORPHANS, json: false, size: false }, session)?;
         }
     }
     Ok(Outcome::Done)
@@ -73,6 +77,35 @@ fn scale(session: &Session) -> Result<()> {
     print(&table::curve("scale: images on one base, four platforms each, built and published", &figures))?;
     stage.done(format!("{IMAGES:?} images"));
     Ok(())
+}
+
+/// The init beside others.
+fn inits(args: &BenchInit, session: &Session) -> Result<()> {
+    let peers = peers()?;
+    require_root()?;
+    let (root, host) = (&session.facts.root, &session.facts.host);
+    let init = init::stage(host, session)?;
+    let probe = init::stage_probe(root, host, &session.progress)?;
+    let stage = session.progress.stage("bench", "init");
+    let bench = Inits::new(&init.path, peers, &probe.path, args.orphans);
+    let report = bench.run(args.rounds, &session.interrupt, &mut |doing| stage.doing(doing))?;
+    if args.json {
+        let text = serde_json::to_string_pretty(&report).context("write the figures as JSON")?;
+        print(&format!("{text}\n"))?;
+    } else {
+        print(&format!("{} rounds; least/middle/most, ratios of the middle\n{}\n\n", report.rounds, report.machine))?;
+        report.groups.iter().try_for_each(|group| print(&table::inits(group)))?;
+    }
+    stage.done(format!("{} rounds, storms of {} orphans", report.rounds, report.orphans));
+    Ok(())
+}
+
+/// Where the init's bytes are.
+fn init_size(session: &Session) -> Result<()> {
+    let host = &session.facts.host;
+    let shipped = init::stage(host, session)?;
+    let sections = elf::sections(&init::build_unstripped(host, session)?)?;
+    print(&table::symbols(&format!("the init for {host}"), &sections, shipped.size))
 }
 
 /// Pulls an image whole, as a process of its own: what is measured beside skopeo.

@@ -88,6 +88,19 @@ pub fn build(
     build().with_context(|| format!("build init for {platform}"))
 }
 
+/// Builds the init for `platform` with the names of what is in it, for those who look where its bytes are: no image ever holds this one.
+/// Error: as [`build`].
+pub fn build_unstripped(platform: &Platform, session: &Session) -> Result<PathBuf> {
+    let stage = session.progress.stage("init", platform);
+    let root = &session.facts.root;
+    let build = || {
+        let machine = Machine::of(platform)?;
+        let toolchain = Toolchain::find(root, machine, &session.interrupt, &mut |what| stage.doing(what))?;
+        Recipe { symbols: Symbols::Kept, ..Recipe::init(toolchain) }.cargo(root, "dind-init", "init")
+    };
+    build().with_context(|| format!("build init with its symbols for {platform}"))
+}
+
 /// Builds the suite's probe, a std program, for `platform`, which is this machine's: nothing else runs it. Rust's musl
 /// target where it is installed, else the GNU target, whose C library can be linked statically too. Error: as [`build`].
 pub fn build_probe(root: &Path, platform: &Platform) -> Result<StaticProgram> {
@@ -97,7 +110,7 @@ pub fn build_probe(root: &Path, platform: &Platform) -> Result<StaticProgram> {
         let installed = Installed::find()?.has(&musl);
         let target = if installed { musl } else { format!("{machine}-unknown-linux-gnu") };
         let flags = vec!["-Ctarget-feature=+crt-static".to_owned()];
-        let recipe = Recipe { target, flags, variables: Vec::new() };
+        let recipe = Recipe { target, flags, variables: Vec::new(), symbols: Symbols::AsProfiled };
         checked(recipe.cargo(root, "probe", "dev")?, machine, platform)
     };
     build().with_context(|| format!("build probe for {platform}"))
@@ -118,6 +131,16 @@ struct Recipe {
     flags: Vec<String>,
     /// What cargo's environment has besides.
     variables: Vec<(&'static str, OsString)>,
+    /// What becomes of the symbol table.
+    symbols: Symbols,
+}
+
+/// Whether a program keeps the names of its parts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Symbols {
+    /// As its profile says.
+    AsProfiled,
+    Kept,
 }
 
 impl Recipe {
@@ -127,7 +150,12 @@ impl Recipe {
         let script = format!("-Clink-arg=-T{}", root.join("init/link.ld").display());
         let flags = FLAGS.iter().map(ToString::to_string).chain([linker, script]);
         let library = toolchain.c_library().into_iter().map(|argument| format!("-Clink-arg={argument}"));
-        Self { flags: flags.chain(library).collect(), target: toolchain.target, variables: toolchain.variables }
+        Self {
+            flags: flags.chain(library).collect(),
+            target: toolchain.target,
+            variables: toolchain.variables,
+            symbols: Symbols::AsProfiled,
+        }
     }
 
     /// Has cargo build `package`, in a target folder of its own and the target's: the lock of the default one is held while
@@ -136,7 +164,11 @@ impl Recipe {
         let remap = format!("--remap-path-prefix={}=.", root.display());
         let flags: Vec<&str> = self.flags.iter().map(String::as_str).chain([remap.as_str()]).collect();
         let target = &self.target;
-        let folder = root.join("target/static").join(format!("{package}-{target}"));
+        let (suffix, strip) = match self.symbols {
+            Symbols::AsProfiled => ("", None),
+            Symbols::Kept => ("-symbols", Some(format!("--config=profile.{profile}.strip=false"))),
+        };
+        let folder = root.join("target/static").join(format!("{package}-{target}{suffix}"));
         let shell = Shell::new()?;
         shell.change_dir(root);
         // Of all places that flags may come from this one wins, so that no other can change the program.
@@ -147,7 +179,7 @@ impl Recipe {
         }
         let built = cmd!(
             shell,
-            "cargo build --quiet --locked --package {package} --bin {package} --target {target} --profile {profile} --target-dir {folder}"
+            "cargo build --quiet --locked --package {package} --bin {package} --target {target} --profile {profile} --target-dir {folder} {strip...}"
         );
         built.quiet().run()?;
         // The one profile whose folder is not called like it.
