@@ -37,7 +37,7 @@ fn figures() -> Result<(), Failed> {
     let text = run(&mut command(["bench", "init", "--json", "--rounds", "1", "--orphans", &orphans]))?;
     let report: Value = serde_json::from_str(&text)?;
     let program = build_init()?;
-    let mut files = peers().map_err(text_of)?;
+    let mut files = peers().map_err(|error| text_of(&error))?;
     files.extend(["ours", "ours, wait loop"].map(|name| (name, program.clone())));
     for (name, file) in &files {
         let is = |group: &str, column: usize, figure: &str, expected: u64| -> Result<(), Failed> {
@@ -74,11 +74,11 @@ fn figures() -> Result<(), Failed> {
 
 /// Under a PID 1 that reaps nothing but its child, every orphan is a zombie that stays.
 fn control() -> Result<(), Failed> {
-    let probe = build_probe(repository(), &oci::Platform::host()).map_err(text_of)?;
+    let probe = build_probe(repository(), &oci::Platform::host()).map_err(|error| text_of(&error))?;
     let words = vec![probe.path.into(), "no-reap".into(), "--".into()];
     let contestant = Contestant { name: "no-reap", words, variable: None };
     for kind in [Storm::Stream, Storm::Burst] {
-        let group = storm(kind, &contestant, ORPHANS, &oci::Interrupt::default()).map_err(text_of)?;
+        let group = storm(kind, &contestant, ORPHANS, &oci::Interrupt::default()).map_err(|error| text_of(&error))?;
         for column in ["zombies at most", "left"] {
             let number = group.columns.iter().position(|one| one.head == column).ok_or("no such column")?;
             let found = group.rows[0].figures[number].max;
@@ -98,7 +98,7 @@ fn symbols() -> Result<(), Failed> {
     }
     // What is shipped has no symbols, but the same sections.
     let shipped = build_init()?;
-    let sections = elf::sections(&shipped).map_err(text_of)?;
+    let sections = elf::sections(&shipped).map_err(|error| text_of(&error))?;
     ensure(sections.iter().any(|section| section.name == ".text"), format!("{sections:?}"))?;
     for section in &sections {
         let nameless: Vec<_> = section.symbols.iter().map(|symbol| symbol.name.as_str()).collect();
@@ -134,10 +134,10 @@ fn missing() -> Result<(), Failed> {
 
 fn build_init() -> Result<PathBuf, Failed> {
     let (host, interrupt) = (oci::Platform::host(), oci::Interrupt::default());
-    let built = build(repository(), &host, &interrupt, &mut |_| ()).map_err(text_of)?;
+    let built = build(repository(), &host, &interrupt, &mut |_| ()).map_err(|error| text_of(&error))?;
     Ok(built.path)
 }
 
-fn text_of(error: anyhow::Error) -> String {
+fn text_of(error: &anyhow::Error) -> String {
     format!("{error:#}")
 }

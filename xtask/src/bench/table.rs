@@ -179,6 +179,11 @@ mod tests {
             rows: vec![row("ours", 1.0), row("theirs", 1.5)],
         };
         expect_test::expect![[r#"
+            start: of one
+                       time, us        late, ms
+            ours    200/300/950  1.0x   0/0/0.2  -
+            theirs  200/450/950  1.5x   0/0/0.2  -
+
         "#]]
         .assert_eq(&inits(&group));
     }
@@ -192,6 +197,16 @@ mod tests {
             section(".bss", 8, false, vec![symbol("state", 8)]),
         ];
         expect_test::expect![[r#"
+            the init
+            bytes  section  symbol
+             1500  .text    total
+             1000  .text    main
+              500  .text    (no name)
+                8  .bss     total, not in the file
+                8  .bss     state
+              500           headers, names of sections, padding between them
+             2000           the file
+
         "#]]
         .assert_eq(&symbols("the init", &sections, 2000));
     }
