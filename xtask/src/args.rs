@@ -258,11 +258,14 @@ pub struct BenchInit {
     /// How many orphans a storm has
     #[arg(long, value_name = "N", default_value_t = ORPHANS, value_parser = at_least_one)]
     pub orphans: usize,
+    /// Measure this file in the place of the init that is built here
+    #[arg(long, value_name = "FILE")]
+    pub init: Option<PathBuf>,
     /// Print all figures as JSON instead of tables
     #[arg(long)]
     pub json: bool,
     /// Print where the bytes of the init are, by section and symbol, and measure nothing
-    #[arg(long, conflicts_with_all = ["rounds", "orphans", "json"])]
+    #[arg(long, conflicts_with_all = ["rounds", "orphans", "init", "json"])]
     pub size: bool,
 }
 

@@ -31,7 +31,7 @@ pub(super) fn run(args: &Bench, session: &Session) -> Result<Outcome> {
         None => {
             registry(SAMPLES, session)?;
             scale(session)?;
-            inits(&BenchInit { rounds: ROUNDS, orphans: ORPHANS, json: false, size: false }, session)?;
+            inits(&BenchInit { rounds: ROUNDS, orphans: ORPHANS, json: false, size: false, init: None }, session)?;
         }
     }
     Ok(Outcome::Done)
@@ -84,10 +84,13 @@ fn inits(args: &BenchInit, session: &Session) -> Result<()> {
     let peers = peers()?;
     require_root()?;
     let (root, host) = (&session.facts.root, &session.facts.host);
-    let init = init::stage(host, session)?;
+    let init = match &args.init {
+        Some(file) => session.facts.cwd.join(file),
+        None => init::stage(host, session)?.path,
+    };
     let probe = init::stage_probe(root, host, &session.progress)?;
     let stage = session.progress.stage("bench", "init");
-    let bench = Inits::new(&init.path, peers, &probe.path, args.orphans);
+    let bench = Inits::new(&init, peers, &probe.path, args.orphans);
     let report = bench.run(args.rounds, &session.interrupt, &mut |doing| stage.doing(doing))?;
     if args.json {
         let text = serde_json::to_string_pretty(&report).context("write the figures as JSON")?;
@@ -103,9 +106,9 @@ fn inits(args: &BenchInit, session: &Session) -> Result<()> {
 /// Where the init's bytes are.
 fn init_size(session: &Session) -> Result<()> {
     let host = &session.facts.host;
-    let shipped = init::stage(host, session)?;
-    let sections = elf::sections(&init::build_unstripped(host, session)?)?;
-    print(&table::symbols(&format!("the init for {host}"), &sections, shipped.size))
+    let [shipped, named] = init::build_named(host, session)?;
+    let title = format!("the init for {host}");
+    print(&table::symbols(&title, &elf::sections(&named.path)?, shipped.size))
 }
 
 /// Pulls an image whole, as a process of its own: what is measured beside skopeo.

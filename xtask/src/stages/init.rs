@@ -78,27 +78,34 @@ pub fn build(
     doing: &mut dyn FnMut(&str),
 ) -> Result<StaticProgram> {
     let mut build = || {
-        let machine = Machine::of(platform)?;
-        let recipe = Recipe::init(root, Toolchain::find(root, machine, interrupt, doing)?);
-        let path = recipe.cargo(root, "dind-init", "init")?;
-        let built = checked(path, machine, platform)?;
+        let built = link(root, platform, Symbols::AsProfiled, interrupt, doing)?;
         ensure!(built.size <= INIT_BYTES_MAX, "size: expected at most {INIT_BYTES_MAX} bytes, found {}", built.size);
         Ok(built)
     };
     build().with_context(|| format!("build init for {platform}"))
 }
 
-/// Builds the init for `platform` with the names of what is in it, for those who look where its bytes are: no image ever holds this one.
-/// Error: as [`build`].
-pub fn build_unstripped(platform: &Platform, session: &Session) -> Result<PathBuf> {
+/// Builds the init for `platform` twice, for those who look where its bytes are, be they too many: as it is shipped, and with the names of
+/// what is in it. Error: as [`build`], but for the size.
+pub fn build_named(platform: &Platform, session: &Session) -> Result<[StaticProgram; 2]> {
     let stage = session.progress.stage("init", platform);
-    let root = &session.facts.root;
-    let build = || {
-        let machine = Machine::of(platform)?;
-        let toolchain = Toolchain::find(root, machine, &session.interrupt, &mut |what| stage.doing(what))?;
-        Recipe { symbols: Symbols::Kept, ..Recipe::init(toolchain) }.cargo(root, "dind-init", "init")
+    let build = |symbols| {
+        link(&session.facts.root, platform, symbols, &session.interrupt, &mut |what| stage.doing(what))
+            .with_context(|| format!("build init for {platform}"))
     };
-    build().with_context(|| format!("build init with its symbols for {platform}"))
+    Ok([build(Symbols::AsProfiled)?, build(Symbols::Kept)?])
+}
+
+fn link(
+    root: &Path,
+    platform: &Platform,
+    symbols: Symbols,
+    interrupt: &Interrupt,
+    doing: &mut dyn FnMut(&str),
+) -> Result<StaticProgram> {
+    let machine = Machine::of(platform)?;
+    let recipe = Recipe { symbols, ..Recipe::init(root, Toolchain::find(root, machine, interrupt, doing)?) };
+    checked(recipe.cargo(root, "dind-init", "init")?, machine, platform)
 }
 
 /// Builds the suite's probe, a std program, for `platform`, which is this machine's: nothing else runs it. Rust's musl
