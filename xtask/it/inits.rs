@@ -20,6 +20,7 @@ pub(crate) fn trials() -> Vec<Trial> {
     vec![
         trial_if("inits::every_figure_is_one_that_can_be", lacks(&INITS), figures),
         trial_if("inits::a_storm_shows_what_is_not_reaped", lacks(&[]), control),
+        trial_if("inits::what_is_the_machines_own_is_out_of_reach", lacks(&["tini"]), out_of_reach),
         trial_if("inits::the_sizes_of_symbols_add_up_to_the_file", lacks(&[]), symbols),
         trial("inits::a_missing_package_is_one_clear_error", missing),
     ]
@@ -86,6 +87,21 @@ fn control() -> Result<(), Failed> {
         }
     }
     Ok(())
+}
+
+/// An init may remove pid files from /run and take the terminal: those are not this machine's.
+fn out_of_reach() -> Result<(), Failed> {
+    let _own = tempfile::NamedTempFile::new_in("/run")?;
+    let one = |check: &str| {
+        let script = format!("{check} || exit 9; exec tini -- \"$@\"");
+        let words = ["sh", "-c", &script, "sh"].map(Into::into).to_vec();
+        let contestant = Contestant { name: "tini", words, variable: None };
+        storm(Storm::Stream, &contestant, 1, &oci::Interrupt::default()).map_err(|error| text_of(&error))
+    };
+    one("[ -z \"$(ls -A /run)\" ] && [ \"$(stat -c %t:%T /dev/tty)\" = 1:3 ]")?;
+    // The control: the check is made, and it counts.
+    let error = one("[ -n \"$(ls -A /run)\" ]").err().unwrap_or_default();
+    ensure(error.ends_with("tini ended early: exit status: 9"), format!("expected exit status 9, found {error:?}"))
 }
 
 fn symbols() -> Result<(), Failed> {
