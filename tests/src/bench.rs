@@ -48,7 +48,7 @@ impl Daemon {
 }
 
 /// A step that asks for inner containers where nobody could run them: a mistake in the catalogue.
-fn no_daemon<T>() -> Result<T, Error> {
+pub(crate) fn no_daemon<T>() -> Result<T, Error> {
     Err(Error::Engine("run an inner container: there is no daemon inside".to_owned()))
 }
 

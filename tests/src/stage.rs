@@ -39,11 +39,12 @@ impl<'a> Stage<'a> {
         self.engine.start(&launch)
     }
 
-    /// The daemon that the image is made for.
+    /// What the image is made for.
     pub(crate) fn daemon(&self) -> Daemon {
         match self.job.image {
             Kind::Dockerd => Daemon::Dockerd,
             Kind::Containerd => Daemon::Containerd,
+            Kind::Init => Daemon::Sleeper,
         }
     }
 

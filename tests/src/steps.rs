@@ -2,7 +2,7 @@
 //! judge: what a leg has to show stands in the catalogue.
 
 use crate::Error;
-use crate::bench::{ARCHIVE, Bench, Daemon, PROBE};
+use crate::bench::{ARCHIVE, Bench, Daemon, PROBE, no_daemon};
 use crate::engine::{Container, ContainerPid, ExitCode, Input, Process, Signal};
 use crate::observe;
 use crate::scenario::{Finding, Start, Want};
@@ -181,6 +181,7 @@ pub(crate) fn restart_daemon(stage: &Stage<'_>, want: &Want) -> Result<Finding, 
     match stage.daemon() {
         Daemon::Dockerd => restarted(stage, want, Start::Entrypoint(DOCKERD_BY_NAME)),
         Daemon::Containerd => restarted(stage, want, Start::Entrypoint(&["containerd"])),
+        Daemon::Sleeper => no_daemon(),
     }
 }
 
