@@ -31,6 +31,7 @@ const TOOLS: &[Tool] = &[
     Tool { file: "tini", package: "tini", why: "tests and bench: another init" },
     Tool { file: "catatonit", package: "catatonit", why: "tests and bench: another init" },
     Tool { file: "dumb-init", package: "dumb-init", why: "tests and bench: another init" },
+    Tool { file: "chrt", package: "util-linux", why: "tests: signals at a moment" },
     Tool { file: "qemu-aarch64-static", package: "qemu-user-static", why: "tests: programs of another architecture" },
     Tool { file: "skopeo", package: "skopeo", why: "tests: a second reader and writer of layouts" },
     Tool { file: "umoci", package: "umoci", why: "tests: a second reader of layouts" },

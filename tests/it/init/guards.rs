@@ -10,23 +10,25 @@ use std::process::Command;
 
 use rustix::process::Signal;
 
+use super::Check;
 use super::process::{
     Checked, HostPid, Running, Stat, as_child, as_pid1, children, descendants, ensure, equal, eventually, names, run,
     send, zombies,
 };
-use super::{Check, Peer, Subject};
+use super::subject::{Ask, Subject};
 
-pub(crate) const CHECKS: &[(&str, Check, Peer)] = &[
-    ("guard_becomes_pid_1_and_reaps", as_first, Peer::Fails),
-    ("guard_steps_aside_below_ours", below_ours, Peer::Fails),
-    ("guard_becomes_a_subreaper_below_others", below_others, Peer::Fails),
-    ("guard_reaps_where_the_init_above_cannot_be_seen", unseen, Peer::Fails),
-    ("guard_in_a_guarded_daemon_steps_aside", nested, Peer::Fails),
-    ("guard_finds_the_real_program", finds, Peer::Fails),
-    ("guard_without_path_searches_the_usual_folders", without_path, Peer::Fails),
-    ("guard_without_real_program_says_127", nothing_behind, Peer::Fails),
-    ("guard_takes_its_daemon_along", dies_together, Peer::Fails),
-    ("guard_keeps_the_daemons_names", names_kept, Peer::Fails),
+pub(crate) const CHECKS: &[Check] = &[
+    ("guard_becomes_pid_1_and_reaps", as_first, &[Ask::Guard]),
+    ("guard_steps_aside_below_ours", below_ours, &[Ask::Guard]),
+    ("guard_becomes_a_subreaper_below_others", below_others, &[Ask::Guard]),
+    ("guard_reaps_where_the_init_above_cannot_be_seen", unseen, &[Ask::Guard]),
+    ("guard_reaps_without_proc", without_proc, &[Ask::Guard]),
+    ("guard_in_a_guarded_daemon_steps_aside", nested, &[Ask::Guard]),
+    ("guard_finds_the_real_program", finds, &[Ask::Guard]),
+    ("guard_without_path_searches_the_usual_folders", without_path, &[Ask::Guard]),
+    ("guard_without_real_program_says_127", nothing_behind, &[Ask::Guard]),
+    ("guard_takes_its_daemon_along", dies_together, &[Ask::Guard]),
+    ("guard_keeps_the_daemons_names", names_kept, &[Ask::Guard]),
 ];
 
 /// Orphans that the daemon makes.
@@ -45,12 +47,13 @@ const JOB: &str = "exec 3<&0; dockerd <&3 & exec sleep 1000";
 /// A folder with guards in `sbin` and a daemon behind them in `bin`.
 struct Image {
     folder: tempfile::TempDir,
+    subject: Subject,
 }
 
 impl Image {
     fn new(subject: &Subject) -> Checked<Self> {
         let folder = tempfile::tempdir().map_err(|error| format!("make a folder: {error}"))?;
-        let image = Self { folder };
+        let image = Self { folder, subject: subject.clone() };
         fs::set_permissions(image.folder.path(), fs::Permissions::from_mode(0o755))
             .map_err(|error| error.to_string())?;
         image.copy(subject.program(), "sbin/dind-init")?;
@@ -99,6 +102,7 @@ impl Image {
     /// `command` with the guards first on PATH.
     fn guarded(&self, mut command: Command) -> Command {
         command.env("PATH", self.path("sbin:bin"));
+        self.subject.prepare(&mut command);
         command
     }
 
@@ -195,6 +199,16 @@ fn unseen(subject: &Subject) -> Checked {
     let guard = running.main_child()?;
     reaped(guard)?;
     equal("processes", names(top).join(" ").as_str(), "dind-init dind-init dockerd")
+}
+
+/// Nobody can tell what is above: it reaps.
+fn without_proc(subject: &Subject) -> Checked {
+    let image = Image::new(subject)?;
+    let script = format!("/usr/bin/mount -t tmpfs none /proc && exec {} -- dockerd", image.init().display());
+    let running = Running::start(image.guarded(shell(as_pid1("/bin/sh"), &script)))?;
+    running.ready()?;
+    reaped(running.main_child()?)?;
+    equal("processes", names(running.init()?).join(" ").as_str(), "dind-init dind-init dockerd")
 }
 
 fn nested(subject: &Subject) -> Checked {

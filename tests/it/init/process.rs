@@ -1,12 +1,14 @@
 //! Processes under test: started as PID 1 of a new namespace or as a plain child, watched through /proc, gone when dropped.
 //!
-//! Every wait has [`DEADLINE`]; nothing sleeps to let something happen.
+//! Every wait has a deadline ([`within`]); nothing sleeps to let something happen.
 
+use std::cell::Cell;
 use std::ffi::OsStr;
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -20,7 +22,53 @@ pub(crate) type Checked<T = ()> = Result<T, String>;
 pub(crate) type HostPid = i32;
 
 /// Longest wait for a state. Far above what any takes, so that a loaded machine does not matter.
-const DEADLINE: Duration = Duration::from_secs(20);
+pub(crate) const DEADLINE: Duration = Duration::from_secs(20);
+
+thread_local! {
+    /// The deadline of what this thread checks.
+    static LIMIT: Cell<Duration> = const { Cell::new(DEADLINE) };
+}
+
+/// Runs `check` with this deadline for each of its waits.
+pub(crate) fn within<T>(limit: Duration, check: impl FnOnce() -> T) -> T {
+    let before = LIMIT.replace(limit);
+    let outcome = check();
+    LIMIT.set(before);
+    outcome
+}
+
+/// Set for what is started outside of a namespace of its own, to a value of its own: an init that ends before its command
+/// leaves it to this machine's PID 1, where nothing else would tell whose it is.
+const MARK: &str = "DIND_INIT_TEST";
+
+/// Marks a command and all that comes of it.
+pub(crate) fn mark(command: &mut Command) -> Mark {
+    static COUNT: AtomicUsize = AtomicUsize::new(0);
+    let value = format!("{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
+    command.env(MARK, &value);
+    Mark(format!("{MARK}={value}\0"))
+}
+
+/// What is left of a marked command is killed when this is dropped.
+#[derive(Debug)]
+pub(crate) struct Mark(String);
+
+impl Drop for Mark {
+    fn drop(&mut self) {
+        let has_mark = |process: &HostPid| {
+            let environment = fs::read(format!("/proc/{process}/environ")).unwrap_or_default();
+            environment.windows(self.0.len()).any(|window| window == self.0.as_bytes())
+        };
+        // The children of those that are killed are left to the same adopters: they are found the next time.
+        loop {
+            let left: Vec<HostPid> = ancestors().into_iter().flat_map(children).filter(has_mark).collect();
+            if left.is_empty() {
+                break;
+            }
+            left.into_iter().for_each(|process| send(process, Signal::KILL));
+        }
+    }
+}
 
 /// By path, as a test may give the command any PATH.
 const UNSHARE: &str = "/usr/bin/unshare";
@@ -31,10 +79,10 @@ const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
 /// Polls until `holds`. `state` completes the sentence "wait until ...".
 pub(crate) fn eventually(state: &str, mut holds: impl FnMut() -> bool) -> Checked {
-    let start = Instant::now();
+    let (start, limit) = (Instant::now(), LIMIT.get());
     while !holds() {
-        if start.elapsed() > DEADLINE {
-            return Err(format!("wait until {state}: not so after {DEADLINE:?}"));
+        if start.elapsed() > limit {
+            return Err(format!("wait until {state}: not so after {limit:?}"));
         }
         thread::sleep(POLL_INTERVAL);
     }
@@ -81,21 +129,24 @@ pub(crate) struct Running {
     stdin: Option<ChildStdin>,
     stdout: Receiver<String>,
     stderr: Receiver<String>,
+    /// Last, as the launcher is reaped first.
+    _mark: Option<Mark>,
 }
 
 impl Running {
     pub(crate) fn start(mut command: Command) -> Checked<Self> {
         let is_pid1 = command.get_program() == UNSHARE;
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mark = (!is_pid1).then(|| mark(&mut command));
         let mut launcher = command.spawn().map_err(|error| format!("start {command:?}: {error}"))?;
         let stdout = lines(launcher.stdout.take());
         let stderr = lines(launcher.stderr.take());
-        Ok(Self { stdin: launcher.stdin.take(), launcher, is_pid1, stdout, stderr })
+        Ok(Self { stdin: launcher.stdin.take(), launcher, is_pid1, stdout, stderr, _mark: mark })
     }
 
     /// The next line of stdout.
     pub(crate) fn line(&self) -> Checked<String> {
-        self.stdout.recv_timeout(DEADLINE).map_err(|error| {
+        self.stdout.recv_timeout(LIMIT.get()).map_err(|error| {
             let stderr: Vec<String> = self.stderr.try_iter().collect();
             format!("wait for a line: {error}; stderr: {stderr:?}")
         })
@@ -106,10 +157,20 @@ impl Running {
         equal("line", self.line()?.as_str(), "ready")
     }
 
+    /// Whether the process gets where the test wants it; stderr stays to be read.
+    pub(crate) fn becomes_ready(&self) -> bool {
+        self.stdout.recv_timeout(LIMIT.get()).is_ok_and(|line| line == "ready")
+    }
+
     /// Writes a line to stdin.
     pub(crate) fn tell(&mut self, line: &str) -> Checked {
         let stdin = self.stdin.as_mut().ok_or("stdin is closed")?;
         writeln!(stdin, "{line}").map_err(|error| format!("write to stdin: {error}"))
+    }
+
+    /// The process that makes the namespaces, or the command itself.
+    pub(crate) fn launcher(&self) -> HostPid {
+        self.launcher.id().cast_signed()
     }
 
     /// The process under test: PID 1 of the new namespace, or the command itself.
@@ -118,7 +179,7 @@ impl Running {
         if !self.is_pid1 {
             return Ok(launcher);
         }
-        children(launcher).first().copied().ok_or_else(|| "find PID 1: unshare has no child".to_owned())
+        only_child(launcher).ok_or_else(|| "find PID 1: unshare has no child".to_owned())
     }
 
     /// The command that the process under test started: the one child of it that leads a process group.
@@ -149,11 +210,6 @@ impl Drop for Running {
         {
             send(init, Signal::KILL);
         }
-        if !self.is_pid1 {
-            for orphan in descendants(self.launcher.id().cast_signed()) {
-                send(orphan, Signal::KILL);
-            }
-        }
         let _ = self.launcher.kill();
         let _ = self.launcher.wait();
     }
@@ -178,8 +234,8 @@ fn lines(stream: Option<impl Read + Send + 'static>) -> Receiver<String> {
 }
 
 fn text(lines: &Receiver<String>) -> String {
-    let start = Instant::now();
-    let rest = |_: &()| lines.recv_timeout(DEADLINE.saturating_sub(start.elapsed())).ok();
+    let (start, limit) = (Instant::now(), LIMIT.get());
+    let rest = |_: &()| lines.recv_timeout(limit.saturating_sub(start.elapsed())).ok();
     std::iter::repeat(()).map_while(|unit| rest(&unit)).map(|line| line + "\n").collect()
 }
 
@@ -211,30 +267,34 @@ impl Stat {
     }
 }
 
-/// All processes with their states.
-fn table() -> Vec<(HostPid, Stat)> {
-    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
-    let ids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
-    ids.filter_map(|process| Some((process, Stat::of(process)?))).collect()
+/// The children of a process, dead ones included, eldest first (proc_tid_children(5)). Never by a look at all processes:
+/// this machine may have very many.
+pub(crate) fn children(parent: HostPid) -> Vec<HostPid> {
+    let threads = fs::read_dir(format!("/proc/{parent}/task")).into_iter().flatten().flatten();
+    let lists = threads.filter_map(|thread| fs::read_to_string(thread.path().join("children")).ok());
+    lists.flat_map(|list| list.split_whitespace().filter_map(|id| id.parse().ok()).collect::<Vec<_>>()).collect()
 }
 
-/// The children of a process, dead ones included, by id.
-pub(crate) fn children(parent: HostPid) -> Vec<HostPid> {
-    let mut found: Vec<_> = table().into_iter().filter(|(_, stat)| stat.parent == parent).map(|(id, _)| id).collect();
-    found.sort_unstable();
-    found
+/// The child of a process that has one at most.
+pub(crate) fn only_child(parent: HostPid) -> Option<HostPid> {
+    fs::read_to_string(format!("/proc/{parent}/task/{parent}/children")).ok()?.split_whitespace().next()?.parse().ok()
 }
 
 /// The processes below one, nearest first.
 pub(crate) fn descendants(top: HostPid) -> Vec<HostPid> {
-    let table = table();
     let mut found = vec![top];
     let mut next = 0;
     while let Some(parent) = found.get(next).copied() {
-        found.extend(table.iter().filter(|(_, stat)| stat.parent == parent).map(|(id, _)| *id));
+        found.extend(children(parent));
         next += 1;
     }
     found.split_off(1)
+}
+
+/// The processes above this one: those that may adopt what a test leaves.
+fn ancestors() -> Vec<HostPid> {
+    let parent = |process: &HostPid| Stat::of(*process).map(|stat| stat.parent).filter(|parent| *parent > 0);
+    std::iter::successors(Some(std::process::id().cast_signed()), parent).collect()
 }
 
 /// The names of a process and of those below it, sorted.
@@ -247,7 +307,7 @@ pub(crate) fn names(top: HostPid) -> Vec<String> {
 
 /// How many children of a process are dead and not reaped.
 pub(crate) fn zombies(parent: HostPid) -> usize {
-    table().iter().filter(|(_, stat)| stat.parent == parent && stat.state == "Z").count()
+    children(parent).into_iter().filter_map(Stat::of).filter(|stat| stat.state == "Z").count()
 }
 
 /// A line of `/proc/PID/status`, without its name.

@@ -9,16 +9,19 @@ use std::thread;
 
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 
-use super::process::{Checked, HostPid, Stat, children, descendants, equal, eventually, send};
-use super::{Check, Peer, Subject};
+use super::Check;
+use super::process::{Checked, HostPid, Mark, Stat, children, descendants, equal, eventually, mark};
+use super::subject::Subject;
 
-pub(crate) const CHECKS: &[(&str, Check, Peer)] = &[
-    ("gives_the_terminal_to_the_command", interrupt, Peer::Passes),
-    ("leaves_a_terminal_of_another_namespace_right", unshared, Peer::Fails),
-    ("stops_and_continues_as_a_job", job, Peer::Fails),
-    ("leaves_the_terminal_alone_in_the_background", background, Peer::Fails),
-    ("takes_the_terminal_when_brought_to_the_front", foreground, Peer::Fails),
-    ("gives_the_terminal_back", back, Peer::Fails),
+pub(crate) const CHECKS: &[Check] = &[
+    ("r26_gives_the_terminal_to_the_command", interrupt, &[]),
+    ("r26_leaves_a_terminal_of_another_namespace_right", unshared, &[]),
+    ("r26_a_shell_inside_controls_its_jobs", inner_shell, &[]),
+    ("r26_gives_the_terminal_back", back, &[]),
+    ("r27_sends_no_signal_at_the_start", no_stray_signal, &[]),
+    ("r28_stops_and_continues_as_a_job", job, &[]),
+    ("r28_leaves_the_terminal_alone_in_the_background", background, &[]),
+    ("r28_takes_the_terminal_when_brought_to_the_front", foreground, &[]),
 ];
 
 /// A command on a terminal of its own. Dropping it kills everything there.
@@ -27,11 +30,12 @@ struct Session {
     master: File,
     output: Receiver<u8>,
     seen: String,
+    _mark: Mark,
 }
 
 impl Session {
     /// Starts `words` as the leader of a session whose terminal the test holds.
-    fn start(words: &[&str]) -> Checked<Self> {
+    fn start(subject: &Subject, words: &[&str]) -> Checked<Self> {
         let failed = |error| format!("open a terminal: {error}");
         let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC).map_err(failed)?;
         grantpt(&master).and_then(|()| unlockpt(&master)).map_err(failed)?;
@@ -43,6 +47,8 @@ impl Session {
         let mut command = Command::new("setsid");
         command.args(["--ctty", "--wait"]).args(words).stdin(stream()?).stdout(stream()?).stderr(stream()?);
         command.env("PS1", "$ ").env("HISTFILE", "/dev/null").env("INPUTRC", "/dev/null").env("TERM", "dumb");
+        subject.prepare(&mut command);
+        let mark = mark(&mut command);
         let launcher = command.spawn().map_err(|error| format!("start {words:?}: {error}"))?;
         let master = File::from(master);
         let mut reader = master.try_clone().map_err(|error| error.to_string())?;
@@ -52,7 +58,7 @@ impl Session {
             // EIO: the last process on the terminal is gone.
             while matches!(reader.read(&mut byte), Ok(1)) && sender.send(byte[0]).is_ok() {}
         });
-        Ok(Self { launcher, master, output, seen: String::new() })
+        Ok(Self { launcher, master, output, seen: String::new(), _mark: mark })
     }
 
     fn leader(&self) -> HostPid {
@@ -64,16 +70,18 @@ impl Session {
         self.master.write_all(text.as_bytes()).map_err(|error| format!("type {text:?}: {error}"))
     }
 
-    /// Waits until `text` was shown, and takes everything up to it.
-    fn expect(&mut self, text: &str) -> Checked {
+    /// Waits until `text` was shown, takes everything up to it, and returns what came before it.
+    fn expect(&mut self, text: &str) -> Checked<String> {
         let (output, seen) = (&self.output, &mut self.seen);
         let found = eventually(&format!("the terminal shows {text:?}"), || {
             seen.extend(output.try_iter().map(char::from));
             seen.contains(text)
         });
         found.map_err(|error| format!("{error}; it shows {:?}", self.seen))?;
-        self.seen = self.seen.split_once(text).map_or_else(String::new, |(_, rest)| rest.to_owned());
-        Ok(())
+        let (before, rest) = self.seen.split_once(text).unwrap_or_default();
+        let (before, rest) = (before.to_owned(), rest.to_owned());
+        self.seen = rest;
+        Ok(before)
     }
 
     /// Waits until a process called `name` runs below the leader and has the terminal.
@@ -98,22 +106,20 @@ impl Session {
 
 impl Drop for Session {
     fn drop(&mut self) {
-        for process in descendants(self.leader()) {
-            send(process, rustix::process::Signal::KILL);
-        }
         let _ = self.launcher.kill();
         let _ = self.launcher.wait();
     }
 }
 
-fn words(subject: &Subject) -> Vec<String> {
-    subject.0.iter().map(|word| word.display().to_string()).collect()
+/// The words that start the init, for a shell.
+fn words(subject: &Subject) -> String {
+    subject.words().join(" ")
 }
 
 /// An interactive shell in which the subject can be started as `init`.
 fn shell(subject: &Subject) -> Checked<Session> {
-    let mut session = Session::start(&["bash", "--norc", "--noprofile", "-i"])?;
-    session.write(&format!("init() {{ {} \"$@\"; }}; echo sh''ell\n", words(subject).join(" ")))?;
+    let mut session = Session::start(subject, &["bash", "--norc", "--noprofile", "-i"])?;
+    session.write(&format!("init() {{ {} \"$@\"; }}; echo sh''ell\n", words(subject)))?;
     session.expect("shell")?;
     Ok(session)
 }
@@ -122,12 +128,12 @@ fn shell(subject: &Subject) -> Checked<Session> {
 const INTERRUPTIBLE: &str = "trap 'echo interrupted; exit 3' INT; echo ready; while :; do sleep 0.01; done";
 
 fn interrupt(subject: &Subject) -> Checked {
-    let init = words(subject);
+    let init = subject.words();
     // As runc does it: PID 1 leads a session that has the terminal.
     let mut line = vec!["unshare", "--pid", "--fork", "--mount-proc", "--kill-child", "setsid", "--ctty"];
     line.extend(init.iter().map(String::as_str));
     line.extend(["sh", "-c", INTERRUPTIBLE]);
-    let mut session = Session::start(&line)?;
+    let mut session = Session::start(subject, &line)?;
     session.expect("ready")?;
     session.write("\x03")?;
     session.expect("interrupted")?;
@@ -135,11 +141,11 @@ fn interrupt(subject: &Subject) -> Checked {
 }
 
 fn unshared(subject: &Subject) -> Checked {
-    let init = words(subject);
+    let init = subject.words();
     let mut line = vec!["unshare", "--pid", "--fork", "--mount-proc", "--kill-child"];
     line.extend(init.iter().map(String::as_str));
     line.extend(["bash", "-c", "n=0; trap 'n=$((n+1)); echo seen $n' INT; echo ready; read x; echo got $x; exit $n"]);
-    let mut session = Session::start(&line)?;
+    let mut session = Session::start(subject, &line)?;
     session.expect("ready")?;
     session.write("\x03")?;
     session.expect("seen 1")?;
@@ -148,9 +154,46 @@ fn unshared(subject: &Subject) -> Checked {
     equal("interrupts", session.wait()?, Some(1))
 }
 
+/// A shell with job control as the command: it says nothing about its terminal, and ^Z is its job's.
+fn inner_shell(subject: &Subject) -> Checked {
+    let init = subject.words();
+    let mut line = vec!["unshare", "--pid", "--fork", "--mount-proc", "--kill-child", "setsid", "--ctty"];
+    line.extend(init.iter().map(String::as_str));
+    line.extend(["bash", "--norc", "--noprofile", "-i"]);
+    let mut session = Session::start(subject, &line)?;
+    session.write("echo sta''rted\n")?;
+    let before = session.expect("started")?;
+    equal("complaints about the terminal", before.contains("no job control") || before.contains("cannot set"), false)?;
+    session.write("sleep 1000\n")?;
+    session.foreground("sleep")?;
+    session.write("\x1a")?;
+    session.expect("Stopped")?;
+    session.write("fg\n")?;
+    session.foreground("sleep")?;
+    session.write("\x03")?;
+    session.expect("^C")?;
+    session.write("echo co''de=$?; exit 7\n")?;
+    session.expect("code=130")?;
+    equal("exit code", session.wait()?, Some(7))
+}
+
+/// Neither HUP nor CONT comes with the terminal: blocked, they would be pending in the command.
+fn no_stray_signal(subject: &Subject) -> Checked {
+    let init = subject.words();
+    let mut line = vec!["env", "--block-signal=HUP,CONT"];
+    line.extend(init.iter().map(String::as_str));
+    line.extend(["grep", "-E", "^(Shd|Sig)Pnd", "/proc/self/status"]);
+    let mut session = Session::start(subject, &line)?;
+    for kind in ["SigPnd:\t", "ShdPnd:\t"] {
+        session.expect(kind)?;
+        session.expect("0000000000000000")?;
+    }
+    equal("exit code", session.wait()?, Some(0))
+}
+
 fn job(subject: &Subject) -> Checked {
     let mut session = shell(subject)?;
-    session.write(&format!("{} sleep 1000\n", words(subject).join(" ")))?;
+    session.write(&format!("{} sleep 1000\n", words(subject)))?;
     session.foreground("sleep")?;
     session.write("\x1a")?;
     session.expect("Stopped")?;
@@ -160,14 +203,15 @@ fn job(subject: &Subject) -> Checked {
     session.expect("^C")?;
     session.expect("$ ")?;
     session.write("echo co''de=$?\n")?;
-    session.expect("code=130")
+    session.expect("code=130").map(drop)
 }
 
 fn background(subject: &Subject) -> Checked {
     let mut session = shell(subject)?;
-    session.write(&format!("{} sed -u s/^/read:/ &\n", words(subject).join(" ")))?;
+    session.write(&format!("{} sed -u s/^/read:/ &\n", words(subject)))?;
     let leader = session.leader();
-    let is_stopped = |stat: Stat| stat.name == "dind-init" && stat.state == "T";
+    let name = subject.process_name();
+    let is_stopped = |stat: Stat| stat.name == name && stat.state == "T";
     eventually("the job is stopped for want of the terminal", || {
         descendants(leader).into_iter().filter_map(Stat::of).any(is_stopped)
     })?;
@@ -181,7 +225,7 @@ fn background(subject: &Subject) -> Checked {
     session.expect("^C")?;
     session.expect("$ ")?;
     session.write("echo co''de=$?\n")?;
-    session.expect("code=130")
+    session.expect("code=130").map(drop)
 }
 
 /// A job that runs in the background is brought to the front: the shell gives the terminal to the init without a word.
@@ -190,24 +234,24 @@ fn foreground(subject: &Subject) -> Checked {
     let script = "'echo run''ning; until [ -e $0 ]; do sleep 0.01; done; read x; echo got $x'";
     let folder = tempfile::tempdir().map_err(|error| format!("make a folder: {error}"))?;
     let file = folder.path().join("go");
-    session.write(&format!("{} bash -c {script} {} &\n", words(subject).join(" "), file.display()))?;
+    session.write(&format!("{} bash -c {script} {} &\n", words(subject), file.display()))?;
     session.expect("running")?;
     session.write("fg\n")?;
-    let leader = session.leader();
+    let (leader, name) = (session.leader(), subject.process_name());
     eventually("the init has the terminal", || {
         let all = descendants(leader).into_iter().filter_map(Stat::of);
-        all.into_iter().any(|stat| stat.name == "dind-init" && stat.foreground == stat.group)
+        all.into_iter().any(|stat| stat.name == name && stat.foreground == stat.group)
     })?;
     std::fs::write(&file, "").map_err(|error| format!("write {}: {error}", file.display()))?;
     session.foreground("bash")?;
     session.write("word\n")?;
-    session.expect("got word")
+    session.expect("got word").map(drop)
 }
 
 fn back(subject: &Subject) -> Checked {
     // A script is no job control shell: it does not take the terminal back itself.
-    let script = format!("{} true; echo ready; read x; echo got $x", words(subject).join(" "));
-    let mut session = Session::start(&["sh", "-c", &script])?;
+    let script = format!("{} true; echo ready; read x; echo got $x", words(subject));
+    let mut session = Session::start(subject, &["sh", "-c", &script])?;
     session.expect("ready")?;
     session.write("word\n")?;
     session.expect("got word")?;
