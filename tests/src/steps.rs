@@ -75,7 +75,7 @@ pub(crate) fn burst(bench: &Bench<'_>, want: &Want) -> Result<Finding, Error> {
     let all = |signal| adopters.iter().try_for_each(|pid| bench.container.signal(*pid, signal));
     all(Signal::Stop)?;
     let died = bench.kill_inner(&names);
-    let died = if adopters.is_empty() { died } else { died.and_then(|()| await_dead(bench, names.len())) };
+    let died = if adopters.is_empty() { died } else { died.and_then(|()| await_ended(bench, &before)) };
     all(Signal::Continue)?;
     died?;
     counted(bench, want, &before)
@@ -86,16 +86,17 @@ pub(crate) fn burst_of_orphans(bench: &Bench<'_>, want: &Want) -> Result<Finding
     let before = bench.table()?;
     bench.container.signal(ContainerPid::INIT, Signal::Stop)?;
     let left = bench.succeed(&[PROBE, "orphans", &want.runs.to_string()]).map(|_| ());
-    let left = left.and_then(|()| await_dead(bench, want.runs as usize));
+    let left = left.and_then(|()| await_ended(bench, &before));
     bench.container.signal(ContainerPid::INIT, Signal::Continue)?;
     left?;
     counted(bench, want, &before)
 }
 
-/// Waits until so many zombies are there at once; only useful while PID 1 stands still.
-fn await_dead(bench: &Bench<'_>, count: usize) -> Result<(), Error> {
+/// Waits until nothing that came since `before` lives; the dead may be zombies, or gone where the kernel itself reaps for PID 1.
+fn await_ended(bench: &Bench<'_>, before: &[Process]) -> Result<(), Error> {
+    let known = |process: &Process| before.iter().any(|old| (old.pid, old.start) == (process.pid, process.start));
     bench.interrupt.until("all orphans to have ended", SHORT_TIMEOUT, || {
-        Ok((observe::zombies(&bench.table()?, bench.daemon.comm()).len() >= count).then_some(()))
+        Ok(bench.table()?.iter().all(|process| process.state == 'Z' || known(process)).then_some(()))
     })
 }
 
