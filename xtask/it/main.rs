@@ -15,6 +15,7 @@ mod interrupt;
 mod killed;
 mod legs;
 mod lone;
+mod outdated;
 mod pipeline;
 mod promote;
 mod publish;
@@ -58,6 +59,7 @@ fn main() {
         pullers::trials(),
         legs::trials(),
         lone::trials(),
+        outdated::trials(),
         refusals::trials(),
         killed::trials(),
         interrupt::trials(),

@@ -10,6 +10,9 @@ use serde::{Deserialize, Serialize};
 use crate::shared::{read_text, write_whole};
 use crate::yaml;
 
+/// The lock's name in the folder of the image definitions.
+pub const LOCK_FILE: &str = "bases.lock";
+
 /// More than this is no lock file.
 const LOCK_BYTES_MAX: u64 = 1024 * 1024;
 
@@ -73,6 +76,28 @@ impl LockedBase {
 }
 
 impl Lock {
+    /// Reads the lock file of a folder of image definitions; it must be there. Error: as [`Self::read`]'s, or there is none.
+    pub fn find(folder: &Path) -> Result<Self> {
+        let path = folder.join(LOCK_FILE);
+        // Whatever else keeps it from being read is said when it is read.
+        ensure!(
+            path.try_exists().unwrap_or(true),
+            "find lock {}: there is no such file\nhint: {}",
+            path.display(),
+            if folder.is_dir() {
+                "cargo xtask build-images writes one; --images names the folder that holds it"
+            } else {
+                "--images names the folder of the image definitions"
+            }
+        );
+        Self::read(&path)
+    }
+
+    /// Where the file lies.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
     /// Reads the lock file; one that does not exist is empty. Error: an unknown or doubled key, or a digest that is none.
     pub fn read(path: &Path) -> Result<Self> {
         let text = if path.exists() { read_text(path, LOCK_BYTES_MAX)? } else { String::new() };
@@ -131,7 +156,7 @@ mod tests {
     #[test]
     fn an_entry_survives_being_written_and_read() {
         let folder = tempfile::tempdir().expect("make a folder");
-        let path = folder.path().join("bases.lock");
+        let path = folder.path().join(LOCK_FILE);
         let mut lock = Lock::read(&path).expect("a missing file is an empty lock");
         let base = Reference::parse("docker:20-dind").expect("a reference");
         let platform = Platform::parse("linux/amd64").expect("a platform");

@@ -8,7 +8,7 @@ use oci::{Platform, Repository, Timestamp};
 use serde::Serialize;
 
 use crate::args::{Allow, BaseChoice, BuildImages, EngineChoice, Format, Registries, SuiteChoice};
-use crate::lock::{Lock, LockedBase};
+use crate::lock::{LOCK_FILE, Lock, LockedBase};
 use crate::spec::{Base, ImageSpec, read_definitions};
 use crate::stages::archive::DockerArchive;
 use crate::stages::gate;
@@ -219,7 +219,7 @@ pub fn out_folder(given: Option<&Path>, facts: &Facts) -> PathBuf {
 
 /// Where the lock lies.
 pub fn lock_path(folders: &Folders) -> PathBuf {
-    folders.definitions.join("bases.lock")
+    folders.definitions.join(LOCK_FILE)
 }
 
 /// The definitions with these names, or all of them. Error: there is none of a name.

@@ -2,44 +2,63 @@
 //! never with one of its children.
 
 use anyhow::{Context, Result};
-use oci::Reference;
+use oci::{Client, Digest, Reference};
 
 use super::Outcome;
 use crate::args;
 use crate::lock::{Lock, LockedBase};
 use crate::plan::definitions_folder;
-use crate::session::{Session, print};
+use crate::session::{Session, complain, print};
 
-/// Prints `BASE OLD NEW` on one line for each base that has moved; `--update` locks what is there now.
+/// Prints `BASE OLD NEW` on one line for each base that has moved; `--update` locks what is there now. A base that cannot be looked at or
+/// locked is one error on stderr, and the others go on.
 pub(super) fn run(args: &args::Outdated, session: &Session) -> Result<Outcome> {
-    let path = definitions_folder(args.definitions.as_deref(), &session.facts).join("bases.lock");
-    let mut lock = Lock::read(&path)?;
+    let mut lock = Lock::find(&definitions_folder(args.definitions.as_deref(), &session.facts))?;
     let client = args.registries.client(session)?;
-    let mut moved = Vec::new();
+    let (mut looked_at, mut moved, mut lost) = (0, 0, 0);
     for (base, locked) in lock.entries()? {
+        session.interrupt.check()?;
         // What is named by its digest cannot move.
         let Reference::Tagged(_) = &base else { continue };
-        let found =
-            client.look(&base)?.with_context(|| format!("look at base {base}: the registry has no such tag"))?;
-        if found.digest != locked.index {
-            print(&format!("{base} {} {}\n", locked.index, found.digest))?;
-            moved.push((base, found.digest, locked));
+        looked_at += 1;
+        let done = now(&base, &client).and_then(|found| {
+            if found == locked.index {
+                return Ok(());
+            }
+            print(&format!("{base} {} {found}\n", locked.index))?;
+            moved += 1;
+            if args.update { update(&mut lock, &base, &locked, &found, &client) } else { Ok(()) }
+        });
+        if let Err(error) = done {
+            session.interrupt.check()?;
+            complain(&error);
+            lost += 1;
         }
     }
-    if !args.update {
-        if !moved.is_empty() {
-            session.progress.note(
-                "outdated",
-                path.display(),
-                format!("{} bases; --update locks them anew", moved.len()),
-            );
-        }
-        return Ok(Outcome::Done);
-    }
-    for (base, index, locked) in moved {
-        let document = client.manifest(base.repository(), &index)?;
-        let locked = LockedBase::of(&document, locked.platforms.keys());
-        lock.insert(&base, locked.with_context(|| format!("lock {base} at {index}"))?)?;
-    }
-    Ok(Outcome::Done)
+    let advice = if args.update || moved == 0 { "" } else { "; --update locks them anew" };
+    session.progress.note(
+        "outdated",
+        lock.path().display(),
+        format!("{moved} of {looked_at} bases have moved, {lost} could not be looked at or locked{advice}"),
+    );
+    Ok(if lost == 0 { Outcome::Done } else { Outcome::NotJudged })
+}
+
+/// What a base's tag names now.
+fn now(base: &Reference, client: &Client) -> Result<Digest> {
+    let found = client.look(base).with_context(|| format!("look at base {base}"))?.with_context(|| {
+        format!(
+            "look at base {base}: the registry has no such tag\n\
+             hint: what is locked is built by its digest as long as the registry has that; name another base in the definition"
+        )
+    })?;
+    Ok(found.digest)
+}
+
+/// Locks a base at this index, with the platforms that are locked now.
+fn update(lock: &mut Lock, base: &Reference, locked: &LockedBase, index: &Digest, client: &Client) -> Result<()> {
+    let locking = || format!("lock {base} at {index}");
+    let document = client.manifest(base.repository(), index).with_context(locking)?;
+    let locked = LockedBase::of(&document, locked.platforms.keys()).with_context(locking)?;
+    lock.insert(base, locked)
 }
