@@ -24,6 +24,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial_if("legs::a_merge_again_changes_nothing_and_a_lost_leg_is_named", registry.clone(), again),
         trial_if("legs::a_leg_that_is_not_what_its_record_says_is_refused", registry.clone(), lies),
         trial_if("legs::a_leg_that_is_missing_leaves_the_tag_where_it_was", registry.clone(), lacking),
+        trial_if("legs::f58_what_is_staged_outlives_a_collection", registry.clone(), collected),
         trial_if("legs::the_legs_of_a_mixed_base_are_merged", registry.clone(), mixed),
         trial_if("legs::the_legs_of_a_stand_in_are_merged_by_its_packages", registry, standins),
     ]
@@ -248,6 +249,28 @@ fn lacking() -> Result<(), Failed> {
     let mut allowed = command(["merge", "--allow-unjudged", "--allow-missing-platforms"]);
     done(&allowed.arg(&records[0]).arg("--out").arg(shop.path("merged")).output()?)?;
     ensure(shop.published("dind", "ours")?.manifests().len() == 1, "one platform")
+}
+
+/// The floating tag moves on, and the registry drops what no tag names: what was staged before may be promoted still.
+fn collected() -> Result<(), Failed> {
+    let shop = Shop::open()?;
+    shop.base("dind", &BOTH, Family::Oci)?;
+    done(&merge(&one_image(&shop)?, shop.path("merged"))?)?;
+    let staged = shop.published("dind", "ours")?;
+    shop.definition("ours", "dind", &BOTH, "floating: true\nenv: { NEWER: yes }")?;
+    let to = shop.repository("dind")?;
+    done(&merge(&run_jobs(&shop, &to.to_string())?, shop.path("merged"))?)?;
+    ensure(shop.published("dind", "ours")?.digest() != staged.digest(), "the tag has not moved")?;
+    let client = Client::new(Options::default())?;
+    let by_digest = |index: &Index| Reference::Pinned(to.pinned(index.digest()));
+    let untagged = Index::annotated(Family::Oci, staged.manifests(), &[("tagged", "no")])?;
+    client.put_manifest(&by_digest(&untagged), untagged.media_type(), untagged.bytes())?;
+    let config = shop.path("registry.yml");
+    run(std::process::Command::new("docker-registry").args(["garbage-collect", "--delete-untagged"]).arg(config))?;
+    // The control: the collection bites.
+    ensure(client.head(&by_digest(&untagged))?.is_none(), "what no tag names is there still")?;
+    ensure(client.head(&by_digest(&staged))?.is_some(), "what was staged was collected")?;
+    ensure(shop.pull("dind", &staged)?.len() == BOTH.len(), "a platform was collected")
 }
 
 /// An index of Docker's types over manifests of OCI's: what is derived keeps both, and the record says so.

@@ -315,11 +315,11 @@ fn legs() -> Result<(), Failed> {
     done(&output)?;
     let requests = shop.requests()?;
     ensure(
-        requests.len() == 7,
-        format!("two children and the tag are looked at, one index is put and read back: {requests:#?}"),
+        requests.len() == 10,
+        format!("two children and both tags are looked at, one index is put under each and read back: {requests:#?}"),
     )?;
     // Of each child its manifest and its configuration: what the record says of them is not believed.
-    for (start, expected) in [("GET /v2/dind/manifests/", 2), ("GET /v2/dind/blobs/", 2), ("PUT ", 1), ("HEAD ", 2)] {
+    for (start, expected) in [("GET /v2/dind/manifests/", 2), ("GET /v2/dind/blobs/", 2), ("PUT ", 2), ("HEAD ", 4)] {
         ensure(count(&requests, start) == expected, format!("expected {expected} of {start}: {requests:#?}"))?;
     }
     let index = shop.published("dind", "ours")?;

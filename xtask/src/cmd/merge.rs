@@ -42,7 +42,9 @@ pub(super) fn run(args: &args::Merge, session: &Session) -> Result<Outcome> {
         let index = derived::index(image.format, &children, image.base.identity())?;
         image.digest = index.digest();
         image.layout = None;
-        let pending = publisher.pending(image, &index, Age::Unknown)?;
+        // First, so that no moment comes in which the others keep it and this one does not.
+        let mut pending = Vec::from_iter(publisher.keeping(&index)?);
+        pending.extend(publisher.pending(image, &index, Age::Unknown)?);
         indexes.push((index, pending));
     }
     let out = out_folder(args.out.as_deref(), &session.facts);

@@ -20,8 +20,8 @@ use crate::session::Session;
 
 /// How long a registry may take until it answers the new digest to a tag.
 const TAG_TIMEOUT: Duration = Duration::from_secs(120);
-/// How many digits of its digest name a manifest that waits for its index.
-const CANDIDATE_DIGITS: usize = 12;
+/// How many digits of its digest name what is kept by a tag of its own.
+const KEPT_DIGITS: usize = 12;
 
 /// Where images go, and how.
 #[derive(Debug)]
@@ -148,6 +148,19 @@ impl Publisher<'_> {
         Ok(pending)
     }
 
+    /// The tag that keeps an index when its other tags move on, unless it is there: garbage collection may take what no tag names
+    /// (distribution's `--delete-untagged`), and what is to be promoted waits. One request. Error: the tag names another index.
+    pub fn keeping(&self, index: &Index) -> Result<Option<Tagged>> {
+        let tagged = self.to.tagged(&format!("staged-{:.KEPT_DIGITS$}", index.digest().hex()))?;
+        match self.look_at(&tagged)? {
+            None => Ok(Some(tagged)),
+            Some(found) if found.digest == index.digest() => Ok(None),
+            Some(found) => {
+                bail!("publish {tagged}: expected {} or no such tag, found {}", index.digest(), found.digest)
+            }
+        }
+    }
+
     fn look_at(&self, tagged: &Tagged) -> Result<Option<Descriptor>> {
         let found = self.client.head(&Reference::Tagged(tagged.clone()));
         found.with_context(|| format!("look at {tagged} before it is published"))
@@ -194,7 +207,7 @@ fn put(carrier: &Carrier<'_>, to: &Reference, child: &Image) -> Result<()> {
 
 /// The tag that holds a manifest until an index does.
 pub fn candidate(manifest: &Digest) -> String {
-    format!("cand-{:.CANDIDATE_DIGITS$}", manifest.hex())
+    format!("cand-{:.KEPT_DIGITS$}", manifest.hex())
 }
 
 /// A registry that takes OCI's types only says so by 415 (RFC 9110, section 15.5.16).
