@@ -124,6 +124,7 @@ impl Command {
             Self::Merge(args) => Some(&mut args.registries),
             Self::Judge(args) => Some(&mut args.registries),
             Self::Promote(args) => Some(&mut args.registries),
+            Self::Digests(args) => Some(&mut args.registries),
             Self::Outdated(args) => Some(&mut args.registries),
             _ => None,
         }
@@ -275,6 +276,16 @@ pub struct Judge {
     /// The records, whose verdicts are replaced
     #[arg(value_name = "RECORD", required = true)]
     pub records: Vec<PathBuf>,
+    /// Put each verdict, a failure too, into the record that lies beside the image in this repository, where it was published:
+    /// `promote` reads it there
+    #[arg(long, value_name = "REPOSITORY", value_parser = repository)]
+    pub push: Option<Repository>,
+    /// Judge again what this machine has a verdict of
+    #[arg(long)]
+    pub fresh: bool,
+    /// Folder of the image definitions [default: images/ of the repository]
+    #[arg(long = "images", id = "definitions", value_name = "DIR")]
+    pub definitions: Option<PathBuf>,
     /// How registries are reached.
     #[command(flatten)]
     pub registries: Registries,
@@ -306,12 +317,21 @@ pub struct Promote {
 /// Arguments of `digests`.
 #[derive(Debug, Args)]
 pub struct Digests {
-    /// A record that has images which were promoted since; repeatable
+    /// A record that has images which were promoted since; repeatable. Images in no file are looked up in the source repository
     #[arg(long, value_name = "FILE")]
     pub record: Vec<PathBuf>,
-    /// Write nothing; fail if something would change
+    /// Write nothing and ask no registry; fail if something would change
     #[arg(long)]
     pub check: bool,
+    /// Folder of promotion.yaml and the kept records [default: images/ of the repository]
+    #[arg(long = "images", id = "definitions", value_name = "DIR")]
+    pub definitions: Option<PathBuf>,
+    /// The page that has the table [default: README.md of the repository]
+    #[arg(long, value_name = "FILE")]
+    pub page: Option<PathBuf>,
+    /// How registries are reached.
+    #[command(flatten)]
+    pub registries: Registries,
 }
 
 /// Arguments of `outdated`.

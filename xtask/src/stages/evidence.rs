@@ -4,7 +4,7 @@
 use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
-use oci::{Client, Descriptor, Digest, Document, Error, Family, Manifest, Reference, Repository, Silent};
+use oci::{Client, Descriptor, Digest, Document, Error, Family, Manifest, Platform, Reference, Repository, Silent};
 
 use super::carry::scratch;
 use crate::record::{ImageRecord, Record};
@@ -13,6 +13,8 @@ use crate::record::{ImageRecord, Record};
 const RECORD_TYPE: &str = "application/vnd.dind-init.record.v1+json";
 /// How many digits of the index's digest name its record.
 const RECORD_DIGITS: usize = 12;
+/// How often machines may get in each other's way.
+const REPLACEMENTS_MAX: u32 = 5;
 /// More than this is no record.
 const RECORD_BYTES_MAX: u64 = 16 * 1024 * 1024;
 
@@ -52,6 +54,31 @@ pub fn get(index: &Digest, from: &Repository, cache: &Path, client: &Client) -> 
     let record = Record::read(&layout.blob_path(&blob.digest)).with_context(|| format!("read {tagged}"))?;
     let image = record.images.into_iter().find(|image| image.digest == *index);
     Ok(Some(image.with_context(|| format!("read {tagged}: expected the record of {index}, found another image's"))?))
+}
+
+/// Puts one platform's verdict into the record beside an image, where the other platforms' stay as they are found there: their machines may
+/// have judged since. It is read back, and done again where another machine's record came in between. `image` has the verdict, and is the
+/// record where there is none yet; `index` names its index. Error: the record beside the image is of other manifests.
+pub fn replace_verdict(
+    image: &ImageRecord,
+    (platform, index): (&Platform, &Descriptor),
+    at: &Repository,
+    cache: &Path,
+    client: &Client,
+) -> Result<()> {
+    let judged = image.platforms.get(platform).with_context(|| format!("expected {platform} in the record"))?;
+    for _ in 0..REPLACEMENTS_MAX {
+        let mut record = get(&index.digest, at, cache, client)?.unwrap_or_else(|| image.clone());
+        let of = record.platforms.get_mut(platform).filter(|of| of.digest == judged.digest);
+        let of = of.with_context(|| format!("expected {platform} {} in the record, found another", judged.digest))?;
+        (of.verdict, of.unjudged) = (judged.verdict.clone(), judged.unjudged.clone());
+        put(&record, index, at, cache, client)?;
+        let found = get(&index.digest, at, cache, client)?;
+        if found.is_some_and(|found| found.platforms.get(platform).is_some_and(|of| of.verdict == judged.verdict)) {
+            return Ok(());
+        }
+    }
+    anyhow::bail!("expected the record to stay, found that others replaced it {REPLACEMENTS_MAX} times")
 }
 
 fn tag(index: &Digest) -> String {

@@ -78,9 +78,14 @@ pub fn stage(
 }
 
 /// Judges an image that was published, on a base that was: by everything that applies to it. A verdict that stands in `cache` for the same
-/// digests is taken. Error: as [`stage`]'s.
-pub fn published(spec: &ImageSpec, fixed: &Image, base: &Image, cache: &Path, session: &Session) -> Result<Verdict> {
-    let (selection, fresh) = (Selection::Full, false);
+/// digests is taken, but not where it is to be `fresh`. Error: as [`stage`]'s.
+pub fn published(
+    spec: &ImageSpec,
+    (fixed, base): (&Image, &Image),
+    (cache, fresh): (&Path, bool),
+    session: &Session,
+) -> Result<Verdict> {
+    let selection = Selection::Full;
     let judging = Judging { spec, fixed, published: base, bare: base, selection, cache, fresh, session };
     judging.verdict().with_context(|| format!("judge {}", spec.name))
 }
