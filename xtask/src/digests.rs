@@ -4,10 +4,13 @@
 use std::fmt::Write as _;
 
 use anyhow::{Context, Result, ensure};
+use suite::Kind;
 
+use crate::args::Allow;
 use crate::progress::size;
-use crate::promotion::Promotion;
+use crate::promotion::{PromotedImage, Promotion};
 use crate::record::{ImageRecord, Record};
+use crate::stages::gate;
 
 /// The records of promoted images, in the folder of the image definitions.
 pub const DIGESTS_FILE: &str = "digests.json";
@@ -15,18 +18,25 @@ pub const DIGESTS_FILE: &str = "digests.json";
 const BEGIN: &str = "<!-- digests: written by `cargo xtask digests` -->\n";
 const END: &str = "<!-- end of digests -->\n";
 
-/// The records of the promoted images, in the promotion file's order. Error: an image's record is in none of them.
+/// The record of an image, if any of these is: the first that has its name and digest.
+pub fn find<'a>(name: &str, image: &PromotedImage, records: &'a [ImageRecord]) -> Option<&'a ImageRecord> {
+    records.iter().find(|record| record.name == name && record.digest == image.digest)
+}
+
+/// The records of the promoted images, in the promotion file's order. Error: an image's record is in none of them, or does not prove what
+/// promotion asks for: what may not be promoted is not listed either.
 pub fn promoted(promotion: &Promotion, records: &[ImageRecord]) -> Result<Record> {
-    let find = |(name, image): (&String, &crate::promotion::PromotedImage)| {
-        let record = records.iter().find(|record| record.name == *name && record.digest == image.digest);
-        record.cloned().with_context(|| {
+    let proved = |(name, image): (&String, &PromotedImage)| {
+        let record = find(name, image, records).with_context(|| {
             format!(
                 "find the record of {name} {}: it is in none of the files\nhint: name the one that has it by --record FILE",
                 image.digest
             )
-        })
+        })?;
+        gate::clear(record, &Allow::default()).with_context(|| format!("list {name} {}", image.digest))?;
+        Ok(record.clone())
     };
-    Ok(Record::new(promotion.images.iter().map(find).collect::<Result<_>>()?))
+    Ok(Record::new(promotion.images.iter().map(proved).collect::<Result<_>>()?))
 }
 
 /// The table in Markdown: one line for each tag.
@@ -34,7 +44,7 @@ pub fn table(promotion: &Promotion, record: &Record) -> String {
     if record.images.is_empty() {
         return "No image has been promoted yet.\n".to_owned();
     }
-    let mut text = "| image | tag | class | Docker | base | platforms | size | digest | date |\n|---|---|---|---|---|---|---|---|---|\n".to_owned();
+    let mut text = "| image | tag | class | daemon | base | platforms | size | digest | date |\n|---|---|---|---|---|---|---|---|---|\n".to_owned();
     for image in &record.images {
         for (tag, class) in promotion.images.get(&image.name).into_iter().flat_map(|promoted| &promoted.tags) {
             let platforms: Vec<_> = image.platforms.keys().map(ToString::to_string).collect();
@@ -45,7 +55,7 @@ pub fn table(promotion: &Promotion, record: &Record) -> String {
                 "| {} | `{}:{tag}` | {class} | {} | {} | {} | {} | `{}` | {} |",
                 image.name,
                 promotion.target,
-                version(image),
+                daemon(image),
                 image.base.name,
                 platforms.join(", "),
                 size(bytes),
@@ -57,14 +67,17 @@ pub fn table(promotion: &Promotion, record: &Record) -> String {
     text
 }
 
-/// The daemon's version, as the suite found it.
-fn version(image: &ImageRecord) -> &str {
-    let versions =
-        image.platforms.values().filter_map(|platform| platform.verdict.as_ref()).map(|verdict| &verdict.versions);
-    versions
-        .into_iter()
-        .find_map(|versions| versions.get("dockerd").or(versions.get("containerd")))
-        .map_or("-", String::as_str)
+/// The daemon that the image runs and its version, as the suite found it.
+fn daemon(image: &ImageRecord) -> String {
+    let verdicts = image.platforms.values().filter_map(|platform| platform.verdict.as_ref());
+    let found = verdicts.filter_map(|verdict| {
+        let (name, program) = match verdict.kind {
+            Kind::Dockerd => ("Docker", "dockerd"),
+            Kind::Containerd => ("containerd", "containerd"),
+        };
+        Some(format!("{name} {}", verdict.versions.get(program)?))
+    });
+    found.into_iter().next().unwrap_or_else(|| "-".to_owned())
 }
 
 /// `page` with `table` between its marks. Error: the marks are not there, once each and in order.
@@ -85,8 +98,10 @@ pub fn insert(page: &str, table: &str) -> Result<String> {
 #[cfg(test)]
 mod tests {
     use serde_json::json;
+    use suite::Outcome;
 
     use super::*;
+    use crate::record::SourceRecord;
 
     fn digest() -> oci::Digest {
         oci::Digest::of(b"an index")
@@ -103,13 +118,16 @@ mod tests {
 
     fn record() -> ImageRecord {
         let (digest, init) = (digest(), json!({ "sha256": "00", "size": 20_000 }));
+        let row = json!({
+            "number": 1, "scenario": "s", "area": "a", "case": "c", "proves": "p", "outcome": "passed", "reason": "", "legs": []
+        });
         serde_json::from_value(json!({
-            "name": "dind", "tags": ["20-dind"], "digest": digest, "format": "oci", "created": "2023-01-17T00:00:00Z",
+            "name": "dind", "tags": ["20-dind"], "digest": digest, "format": "oci", "created": "2023-01-17T00:00:00Z", "listed": ["linux/amd64"],
             "base": { "name": "docker.io/library/docker:20-dind", "digest": digest, "source": "registry" },
             "platforms": { "linux/amd64": {
                 "digest": digest, "config": digest, "size": 109_800_000, "base": digest, "init": init,
                 "verdict": {
-                    "image": "dind", "digest": digest, "kind": "dockerd", "selection": "full", "outcome": "passed", "rows": [],
+                    "image": "dind", "digest": digest, "kind": "dockerd", "selection": "full", "outcome": "passed", "rows": [row],
                     "versions": { "dockerd": "20.10.23", "containerd": "1.6.15" },
                     "place": { "engine": "namespaces", "kernel": "6.18", "cgroup": "v1" }
                 }
@@ -123,12 +141,44 @@ mod tests {
         let promotion = promotion(digest());
         let record = promoted(&promotion, &[record()]).expect("the record is there");
         expect_test::expect![[r#"
-            | image | tag | class | Docker | base | platforms | size | digest | date |
+            | image | tag | class | daemon | base | platforms | size | digest | date |
             |---|---|---|---|---|---|---|---|---|
-            | dind | `r.example/dind:20-dind` | floating | 20.10.23 | docker.io/library/docker:20-dind | linux/amd64 | 109.8 MB | `sha256:13f28396e236ef752a2f8e7911c5ecc6750e3c9b96114475b260cc73cdd06d3a` | 2023-01-17 |
-            | dind | `r.example/dind:20.10.24-1` | immutable | 20.10.23 | docker.io/library/docker:20-dind | linux/amd64 | 109.8 MB | `sha256:13f28396e236ef752a2f8e7911c5ecc6750e3c9b96114475b260cc73cdd06d3a` | 2023-01-17 |
+            | dind | `r.example/dind:20-dind` | floating | Docker 20.10.23 | docker.io/library/docker:20-dind | linux/amd64 | 109.8 MB | `sha256:13f28396e236ef752a2f8e7911c5ecc6750e3c9b96114475b260cc73cdd06d3a` | 2023-01-17 |
+            | dind | `r.example/dind:20.10.24-1` | immutable | Docker 20.10.23 | docker.io/library/docker:20-dind | linux/amd64 | 109.8 MB | `sha256:13f28396e236ef752a2f8e7911c5ecc6750e3c9b96114475b260cc73cdd06d3a` | 2023-01-17 |
         "#]]
         .assert_eq(&table(&promotion, &record));
+    }
+
+    #[test]
+    fn what_may_not_be_promoted_is_not_listed() {
+        let promotion = promotion(digest());
+        promoted(&promotion, &[record()]).expect("the control");
+        let mut standin = record();
+        standin.base.source = SourceRecord::Standin;
+        let mut unjudged = record();
+        unjudged.platforms.values_mut().for_each(|platform| platform.verdict = None);
+        let mut failed = record();
+        for platform in failed.platforms.values_mut() {
+            let verdict = platform.verdict.as_mut().expect("a verdict");
+            verdict.outcome = Outcome::Failed;
+            verdict.rows[0].outcome = Outcome::Failed;
+        }
+        for (record, expected) in [
+            (failed, "found the verdict failed"),
+            (standin, "expected the registry's base"),
+            (unjudged, "found neither"),
+        ] {
+            let error = format!("{:#}", promoted(&promotion, &[record]).expect_err(expected));
+            assert!(error.starts_with("list dind sha256:") && error.contains(expected), "{expected}: {error}");
+        }
+    }
+
+    #[test]
+    fn the_daemon_is_that_which_the_image_runs() {
+        let mut containerd = record();
+        let verdicts = containerd.platforms.values_mut().filter_map(|platform| platform.verdict.as_mut());
+        verdicts.for_each(|verdict| verdict.kind = Kind::Containerd);
+        assert_eq!([daemon(&record()), daemon(&containerd)], ["Docker 20.10.23", "containerd 1.6.15"]);
     }
 
     #[test]
