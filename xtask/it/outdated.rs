@@ -37,7 +37,8 @@ fn one_gone() -> Result<(), Failed> {
     let gone = shop.repository("a-base-that-is-gone")?;
     let there = shop.base("base", &[AMD64], Family::Oci)?.index.digest();
     let before = Digest::of(b"what it was");
-    let entry = |base: &oci::Repository| format!("{base}:1:\n  index: {before}\n  platforms: {{ {AMD64}: {before} }}\n");
+    let entry =
+        |base: &oci::Repository| format!("{base}:1:\n  index: {before}\n  platforms: {{ {AMD64}: {before} }}\n");
     let path = shop.path("images/bases.lock");
     fs::write(&path, entry(&gone) + &entry(&shop.repository("base")?))?;
     for more in [&[][..], &["--update"]] {

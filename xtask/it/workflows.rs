@@ -36,6 +36,32 @@ const FILES: [&str; 2] = ["\"$GITHUB_OUTPUT\"", "\"$GITHUB_STEP_SUMMARY\""];
 /// What shells read as more than words, and expressions, which the service would put into the script before a shell sees it.
 const MORE_THAN_WORDS: [&str; 9] = ["\n", ";", "&", "|", "`", "$(", ">", "<", "${{"];
 
+/// The jobs that may write, and what: any other may read. What checks pull requests is not among them.
+const WRITERS: [(&str, &str, &[&str]); 5] = [
+    ("images", "leg", &["packages"]),
+    ("images", "merge", &["packages"]),
+    ("images", "pulled", &["packages"]),
+    ("promote", "apply", &["packages"]),
+    ("bases", "lock", &["contents", "pull-requests"]),
+];
+
+/// The rights of a job that it has no business with.
+fn right_faults(workflow: &Value, id: &str, job: &Value, faults: &mut Vec<String>) {
+    let Some(rights) = job["permissions"].as_mapping() else {
+        faults.push(format!("{id}: expected permissions of its own"));
+        return;
+    };
+    let name = workflow["name"].as_str().unwrap_or_default();
+    let listed = WRITERS.iter().find(|(file, job, _)| (*file, *job) == (name, id));
+    let may_write = listed.map_or(&[][..], |(.., rights)| rights);
+    for (right, access) in rights {
+        let (right, access) = (right.as_str().unwrap_or_default(), access.as_str().unwrap_or_default());
+        if !matches!(access, "read" | "none") && !(access == "write" && may_write.contains(&right)) {
+            faults.push(format!("{id}: expected to write {may_write:?} alone, found {right}: {access}"));
+        }
+    }
+}
+
 /// What of a workflow breaks the rules, one line each.
 fn faults(text: &str) -> Result<Vec<String>, Failed> {
     let workflow: Value = serde_yaml::from_str(text)?;
@@ -60,9 +86,7 @@ fn faults(text: &str) -> Result<Vec<String>, Failed> {
         if !job["timeout-minutes"].is_u64() {
             faults.push(format!("{id}: expected timeout-minutes"));
         }
-        if !job["permissions"].is_mapping() {
-            faults.push(format!("{id}: expected permissions of its own"));
-        }
+        right_faults(&workflow, id, job, &mut faults);
         for step in job["steps"].as_sequence().ok_or(format!("{id}: no steps"))? {
             step_faults(id, step, &mut faults);
         }
@@ -112,16 +136,19 @@ fn rules() -> Result<(), Failed> {
 
 fn broken_rules() -> Result<(), Failed> {
     let good = text("images.yml")?;
-    let commit = "actions/checkout@11bd71901bbe5b1630ceea73d27597364c9af683 # v4.2.2";
+    let commit = "actions/checkout@9c091bb21b7c1c1d1991bb908d89e4e9dddfe3e0 # v7.0.0";
+    // The list is of jobs, and not of names that any workflow may give them.
+    let other = faults(&good.replacen("name: images", "name: ci", 1))?;
+    ensure(other.len() == 3, format!("expected that three jobs of another workflow may not write, found {other:?}"))?;
     for (from, to, expected) in [
         ("workflow_dispatch:", "pull_request_target:", "strangers' code"),
         ("permissions: {}", "permissions: { packages: write }", "top-level permissions"),
         ("permissions: {}", "permissions: write-all", "top-level permissions"),
         ("permissions: {}\n", "", "top-level permissions"),
         ("  group: images\n", "", "concurrency"),
-        (commit, "actions/checkout@v4.2.2", "by its commit"),
-        (commit, "actions/checkout@11bd71901bbe5b1630ceea73d27597364c9af683", "by its commit"),
-        (commit, "actions/checkout@11bd719 # v4.2.2", "by its commit"),
+        (commit, "actions/checkout@v7.0.0", "by its commit"),
+        (commit, "actions/checkout@9c091bb21b7c1c1d1991bb908d89e4e9dddfe3e0", "by its commit"),
+        (commit, "actions/checkout@9c091bb # v7.0.0", "by its commit"),
         ("    timeout-minutes: 30\n", "", "merge: expected timeout-minutes"),
         ("persist-credentials: false", "persist-credentials: true", "persist-credentials"),
         ("        with:\n          persist-credentials: false\n", "", "persist-credentials"),
@@ -131,6 +158,13 @@ fn broken_rules() -> Result<(), Failed> {
             "no cache",
         ),
         ("run: cargo xtask setup", "run: cargo xtask setup && cargo xtask test", "one call"),
+        (
+            "contents: read # to check out",
+            "contents: write",
+            "matrix: expected to write [] alone, found contents: write",
+        ),
+        ("packages: write # to push to staging", "id-token: write", "leg: expected to write [\"packages\"] alone"),
+        ("packages: write # to push to staging", "packages: admin", "found packages: admin"),
         ("run: cargo xtask setup", "run: make", "one call"),
         ("run: cargo xtask setup", "run: cargo xtask setup > log", "one call"),
         ("run: cargo xtask setup", "run: |\n          cargo xtask setup\n          cargo xtask test", "one call"),
@@ -164,13 +198,13 @@ fn clean() -> Result<(), Failed> {
 fn faulty() -> Result<(), Failed> {
     const ACTIONLINT: &str = "actionlint";
     const ZIZMOR: &str = "zizmor";
-    let checkout = "actions/checkout@11bd71901bbe5b1630ceea73d27597364c9af683 # v4.2.2";
+    let checkout = "actions/checkout@9c091bb21b7c1c1d1991bb908d89e4e9dddfe3e0 # v7.0.0";
     let title = "run: echo \"${{ github.event.pull_request.title }}\"";
     let linters = Linters::find(repository())?;
     for (file, from, to, linter, expected) in [
         ("workflows/ci.yml", "run: cargo xtask test", title, ACTIONLINT, "untrusted"),
         ("workflows/ci.yml", "run: cargo xtask test", title, ZIZMOR, "template-injection"),
-        ("workflows/ci.yml", checkout, "actions/checkout@v4", ZIZMOR, "unpinned-uses"),
+        ("workflows/ci.yml", checkout, "actions/checkout@v7", ZIZMOR, "unpinned-uses"),
         ("workflows/ci.yml", "        with:\n          persist-credentials: false\n", "", ZIZMOR, "artipacked"),
         ("workflows/ci.yml", "  pull_request:\n", "  pull_request_target:\n", ZIZMOR, "dangerous-triggers"),
         ("workflows/ci.yml", "runs-on:", "run-on:", ACTIONLINT, "run-on"),
