@@ -10,7 +10,7 @@ use xtask::record::{ImageRecord, Record};
 use xtask::stages::evidence;
 
 use crate::shop::{Shop, done, refused};
-use crate::support::{command, ensure, lacks, said, trial_if};
+use crate::support::{command, ensure, lacks, repository, said, trial_if};
 use crate::workbench::{AMD64, NOBODY};
 
 pub(crate) fn trials() -> Vec<Trial> {
@@ -18,6 +18,7 @@ pub(crate) fn trials() -> Vec<Trial> {
     vec![
         trial_if("pulled::what_is_not_as_recorded_is_refused", missing.clone(), refusals),
         trial_if("pulled::what_was_found_refuses_a_promotion", missing.clone(), told),
+        trial_if("pulled::the_table_takes_its_records_from_staging", missing.clone(), listed),
         trial_if("pulled::the_verdicts_of_other_machines_stay", missing, others),
     ]
 }
@@ -119,6 +120,31 @@ fn told() -> Result<(), Failed> {
     let errors = String::from_utf8_lossy(&output.stderr);
     ensure(output.status.code() == judged.status.code(), said(&output))?;
     ensure(errors.contains("expected that linux/amd64 passed, found the verdict"), said(&output))
+}
+
+/// The image was promoted, and no file has its record.
+fn listed() -> Result<(), Failed> {
+    let (shop, index, _) = passed(&[AMD64])?;
+    let page = shop.path("page.md");
+    fs::copy(repository().join("README.md"), &page)?;
+    let digests = |more: &[&str]| {
+        let mut command = command(["digests", "--images"]);
+        command.arg(shop.path("images")).arg("--page").arg(&page).args(more).output()
+    };
+    refused(&digests(&["--check"])?, &["find the record of dind", "hint: name the one that has it by --record"])?;
+    let record = shop.path("record.json");
+    let name = record.display().to_string();
+    let failed = fs::read_to_string(&record)?.replace("\"passed\"", "\"failed\"");
+    fs::write(shop.path("failed.json"), failed)?;
+    let forged = shop.path("failed.json").display().to_string();
+    refused(&digests(&["--record", &forged])?, &["list dind", "found the verdict failed"])?;
+    ensure(!shop.path("images/digests.json").exists(), "a failure was listed")?;
+    refused(&digests(&["--check", "--record", &name])?, &[&format!("hint: cargo xtask digests --record {name}")])?;
+    done(&digests(&[])?)?;
+    let table = fs::read_to_string(&page)?;
+    ensure(table.contains(&format!("users:20-1` | immutable | - | {}", shop.repository("base")?)), table.clone())?;
+    ensure(table.contains(&index.digest().to_string()), table)?;
+    done(&digests(&["--check"])?)
 }
 
 /// The machines have the record of the merge, and each judges its own platform.
