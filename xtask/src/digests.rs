@@ -67,13 +67,14 @@ pub fn table(promotion: &Promotion, record: &Record) -> String {
     text
 }
 
-/// The daemon that the image runs and its version, as the suite found it.
+/// The daemon that the image runs and its version, as the suite found it; none where the image is an init alone.
 fn daemon(image: &ImageRecord) -> String {
     let verdicts = image.platforms.values().filter_map(|platform| platform.verdict.as_ref());
     let found = verdicts.filter_map(|verdict| {
         let (name, program) = match verdict.kind {
             Kind::Dockerd => ("Docker", "dockerd"),
             Kind::Containerd => ("containerd", "containerd"),
+            Kind::Init => return None,
         };
         Some(format!("{name} {}", verdict.versions.get(program)?))
     });
