@@ -56,7 +56,8 @@ fn right_faults(workflow: &Value, id: &str, job: &Value, faults: &mut Vec<String
     let may_write = listed.map_or(&[][..], |(.., rights)| rights);
     for (right, access) in rights {
         let (right, access) = (right.as_str().unwrap_or_default(), access.as_str().unwrap_or_default());
-        if !matches!(access, "read" | "none") && !(access == "write" && may_write.contains(&right)) {
+        let is_harmless = matches!(access, "read" | "none") || access == "write" && may_write.contains(&right);
+        if !is_harmless {
             faults.push(format!("{id}: expected to write {may_write:?} alone, found {right}: {access}"));
         }
     }
