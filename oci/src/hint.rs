@@ -25,6 +25,10 @@ impl Error {
                 Some(SPEAKS_HTTPS)
             }
             Self::Realm { .. } => Some("if the token server is the registry's own, list it among the realms"),
+            // Harbor and others forbid what would not fit any more; who asks has every right.
+            Self::Unauthorized { answer, .. } if answer.to_lowercase().contains("quota") => {
+                Some("free some space in the registry, or have its quota raised")
+            }
             Self::Unauthorized { .. } => {
                 Some("log in (docker login HOST keeps what is read here), or ask for the right to the repository")
             }
@@ -78,6 +82,14 @@ mod tests {
             assert!(error.hint().is_some_and(|found| found.contains(hint)), "{errno:?}: {:?}", error.hint());
         }
         assert_eq!(Error::io("read it")(Errno::IO.into()).hint(), None);
+    }
+
+    #[test]
+    fn a_quota_is_no_question_of_rights() {
+        for (answer, hint) in [("DENIED: Quota exceeded", "free some space"), ("DENIED", "log in"), ("", "log in")] {
+            let error = Error::Unauthorized { request: "PUT http://x".to_owned(), answer: answer.to_owned() };
+            assert!(error.hint().is_some_and(|found| found.starts_with(hint)), "{answer}: {:?}", error.hint());
+        }
     }
 
     #[test]
