@@ -38,5 +38,16 @@ pub fn complain(error: &anyhow::Error) {
         hints.extend(advice.map(|advice| format!("\nhint: {advice}")));
         chain.push(said.to_owned());
     }
-    eprintln!("error: {}{hints}", chain.join(": "));
+    eprintln!("error: {}{hints}", printable(&chain.join(": ")));
+}
+
+/// What an error says, on one line and without advice.
+pub fn told(error: &anyhow::Error) -> String {
+    let said = error.chain().map(|cause| cause.to_string().split("\nhint: ").next().unwrap_or_default().to_owned());
+    printable(&said.collect::<Vec<_>>().join(": ")).replace('\n', " ")
+}
+
+/// Foreign text may be quoted, and none of it commands a terminal.
+fn printable(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() && c != '\n' { '?' } else { c }).collect()
 }
