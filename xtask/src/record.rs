@@ -2,7 +2,7 @@
 //! Its schema is explained in images/README.md. Never decides anything: it writes down what the stages found.
 
 use std::collections::BTreeMap;
-use std::fmt::Write as _;
+use std::fmt::{Display, Write as _};
 use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
@@ -12,7 +12,7 @@ use suite::{Outcome, Verdict};
 
 use crate::progress::size;
 use crate::shared::{check_writable, read_text, write_whole};
-use crate::spec::ImageSpec;
+use crate::spec::{Daemon, ImageSpec};
 use crate::stages::base::{FetchedBase, Source};
 use crate::stages::derived::DerivedImage;
 use crate::stages::init::StaticProgram;
@@ -38,6 +38,10 @@ pub struct Record {
     pub schema: u32,
     /// The images, sorted by name.
     pub images: Vec<ImageRecord>,
+    /// What was promoted under immutable tags, by their full names (`registry.example/dind:20-1`): no other image ever gets one of them. In
+    /// `images/digests.json` alone.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub immutable: BTreeMap<String, Digest>,
     /// The files beside the record.
     pub reports: Reports,
 }
@@ -49,6 +53,9 @@ pub struct ImageRecord {
     pub name: String,
     /// Its names in its layout.
     pub tags: Vec<String>,
+    /// Which daemon it runs, and so by which scenarios it is judged.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub runs: Option<Daemon>,
     /// Whether its tags move to each new image.
     #[serde(default)]
     pub floating: bool,
@@ -235,6 +242,7 @@ impl ImageRecord {
         Ok(Self {
             name: spec.name.clone(),
             tags: spec.tags.clone(),
+            runs: Some(spec.runs),
             floating: spec.floating,
             digest: derived.index.digest(),
             format: derived.index.family(),
@@ -262,18 +270,23 @@ impl Record {
     /// A record of these images.
     pub fn new(images: Vec<ImageRecord>) -> Self {
         let reports = Reports { markdown: MARKDOWN.to_owned(), junit: JUNIT.to_owned() };
-        Self { schema: SCHEMA, images, reports }
+        Self { schema: SCHEMA, images, immutable: BTreeMap::new(), reports }
     }
 
     /// Reads a record. Error: it is none, of another schema, or too large.
     pub fn read(path: &Path) -> Result<Self> {
         let text = read_text(path, RECORD_BYTES_MAX)
             .context("find a record\nhint: cargo xtask build-images writes one, digests.json below --out")?;
-        let value: serde_json::Value =
-            serde_json::from_str(&text).with_context(|| format!("read record {}", path.display()))?;
+        Self::parse(&text, &path.display())
+    }
+
+    /// Parses a record, which messages call by the name of its `place`. Error: as [`Self::read`]; a doubled key is none of a record's.
+    pub fn parse(text: &str, place: &dyn Display) -> Result<Self> {
+        let value: serde_json::Value = serde_json::from_str(text).with_context(|| format!("read record {place}"))?;
         let schema = &value["schema"];
-        ensure!(*schema == SCHEMA, "read record {}: expected schema {SCHEMA}, found {schema}", path.display());
-        serde_json::from_value(value).with_context(|| format!("read record {}", path.display()))
+        ensure!(*schema == SCHEMA, "read record {place}: expected schema {SCHEMA}, found {schema}");
+        // The text once more: of a doubled key, the value above has kept the last one.
+        serde_json::from_str(text).with_context(|| format!("read record {place}"))
     }
 
     /// The record as JSON, with a last newline.

@@ -8,6 +8,7 @@ use anyhow::{Context, Result, bail, ensure};
 use oci::{Platform, Reference, Tagged, Timestamp};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use suite::Kind;
 
 use crate::promotion::PROMOTION_FILE;
 use crate::shared::read_text;
@@ -153,6 +154,17 @@ impl std::fmt::Display for Base {
         match self {
             Self::Scratch => f.write_str(SCRATCH),
             Self::Image(reference) => reference.fmt(f),
+        }
+    }
+}
+
+impl Runs {
+    /// The same as the suite calls it.
+    pub fn kind(self) -> Kind {
+        match self {
+            Self::Dockerd => Kind::Dockerd,
+            Self::Containerd => Kind::Containerd,
+            Self::Init => Kind::Init,
         }
     }
 }

@@ -62,6 +62,19 @@ impl Client {
         self.document(&tagged.repository, tagged.tag(), None)
     }
 
+    /// The same, asked of the registry itself and of no mirror: for what is believed by its tag.
+    ///
+    /// # Errors
+    /// As [`Self::resolve`], but [`Error::Mirrored`].
+    pub fn resolve_at_home(&self, tagged: &Tagged) -> Result<Document> {
+        let path = format!("{}/manifests/{}", tagged.repository.path(), tagged.tag());
+        self.at_home(&tagged.repository, &async |base| {
+            let (url, access) = (endpoint::join(base, &path), Access::pull(base, &tagged.repository));
+            let bytes = self.fetch_document(&url, &access, None).await?;
+            Ok(Document::parse(bytes).map_err(|error| error.sent_by(&format!("GET {url}")))?)
+        })
+    }
+
     /// The manifest or index of this digest.
     ///
     /// # Errors

@@ -32,11 +32,11 @@ pub fn put(image: &ImageRecord, index: &Descriptor, to: &Repository, cache: &Pat
     Ok(())
 }
 
-/// The record of the image with this index; none: nobody put one. `cache` is a folder for the download. Error: what is found under the
-/// tag is no record, or of another image.
+/// The record of the image with this index, as the registry itself has it: a mirror, which anybody may keep, proves nothing. None: nobody put
+/// one. Two requests; `cache` is a folder for the download. Error: what is found under the tag is no record, or of another image.
 pub fn get(index: &Digest, from: &Repository, cache: &Path, client: &Client) -> Result<Option<ImageRecord>> {
     let tagged = from.tagged(&tag(index))?;
-    let document = match client.resolve(&tagged) {
+    let document = match client.resolve_at_home(&tagged) {
         Err(Error::NotFound { .. }) => return Ok(None),
         found => found?,
     };
@@ -51,7 +51,12 @@ pub fn get(index: &Digest, from: &Repository, cache: &Path, client: &Client) -> 
     );
     let (_folder, layout) = scratch(cache)?;
     client.blob(from, blob, &layout, &Silent)?;
-    let record = Record::read(&layout.blob_path(&blob.digest)).with_context(|| format!("read {tagged}"))?;
+    let text = layout.read(blob, |bytes| -> Result<String> {
+        let mut text = String::new();
+        bytes.read_to_string(&mut text).with_context(|| format!("read {tagged}"))?;
+        Ok(text)
+    })?;
+    let record = Record::parse(&text, &tagged)?;
     let image = record.images.into_iter().find(|image| image.digest == *index);
     Ok(Some(image.with_context(|| format!("read {tagged}: expected the record of {index}, found another image's"))?))
 }

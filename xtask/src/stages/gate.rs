@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use anyhow::{Context, Result, bail, ensure};
 use oci::{Digest, Platform};
-use suite::{Outcome, Passed, Verdict};
+use suite::{Kind, Outcome, Passed, Verdict};
 
 use crate::args::Allow;
 use crate::record::{ImageRecord, PlatformRecord, SourceRecord};
@@ -36,48 +36,111 @@ impl Cleared {
     }
 }
 
-/// Clears an image: it has a tag, every platform passed, its base is no stand-in; `allow` names the exceptions. Error: the first
-/// reason why not; a record that contradicts itself is one, whatever is allowed.
+/// Clears an image for a repository: it has a tag, every platform passed, its base is no stand-in; `allow` names the exceptions. Error:
+/// the first reason why not; a record that contradicts itself is one, whatever is allowed.
 pub fn clear(image: &ImageRecord, allow: &Allow) -> Result<Cleared> {
+    cleared(image, Purpose::Publish(allow))
+}
+
+/// Clears an image for users: as [`clear`] without any exception, and every platform of its definition is there, unless
+/// `allow_missing_platforms`. Error: the first reason why not.
+pub fn prove(image: &ImageRecord, allow_missing_platforms: bool) -> Result<Cleared> {
+    let cleared = cleared(image, Purpose::Promote)?;
     ensure!(
-        image.base.source != SourceRecord::Standin || allow.allow_standin,
-        "publish {}: expected the registry's base, found {}, built from Debian's packages\n\
-         hint: --allow-standin publishes it nevertheless",
+        !image.listed.is_empty(),
+        "prove {}: expected the platforms of its definition in its record, found none\nhint: build it again",
+        image.name
+    );
+    let there = |listed: &&Platform| image.platforms.keys().any(|built| built.is_same_as(listed));
+    match image.listed.iter().find(|listed| !there(listed)) {
+        Some(missing) if !allow_missing_platforms => bail!(
+            "prove {}: expected each platform of its definition, found none for {missing}\n\
+             hint: merge the record of its leg too; --allow-missing-platforms promotes it without",
+            image.name
+        ),
+        _ => Ok(cleared),
+    }
+}
+
+/// What an image is cleared for: how much is permitted, and what a person is advised.
+#[derive(Clone, Copy)]
+enum Purpose<'a> {
+    /// A repository of ours.
+    Publish(&'a Allow),
+    /// Users. Nothing is permitted.
+    Promote,
+}
+
+impl Purpose<'_> {
+    fn verb(self) -> &'static str {
+        match self {
+            Self::Publish(_) => "publish",
+            Self::Promote => "prove",
+        }
+    }
+
+    fn takes_standins(self) -> bool {
+        matches!(self, Self::Publish(allow) if allow.allow_standin)
+    }
+
+    fn takes_unjudged(self, any_passed: bool) -> bool {
+        matches!(self, Self::Publish(allow) if allow.allow_unjudged || (allow.allow_unjudged_platforms && any_passed))
+    }
+
+    /// What to do about a stand-in.
+    fn standin_hint(self) -> &'static str {
+        match self {
+            Self::Publish(_) => "--allow-standin publishes it nevertheless",
+            Self::Promote => "build it on the registry's base: build-images --base registry",
+        }
+    }
+
+    /// What to do about a platform that was not judged.
+    fn unjudged_hint(self, any_passed: bool) -> &'static str {
+        match self {
+            Self::Promote => "judge it on a machine that runs that platform, and merge what it finds",
+            Self::Publish(_) if any_passed => "--allow-unjudged-platforms publishes it beside platforms that passed",
+            Self::Publish(_) => {
+                "only what passed is published: build it without --suite none, on a machine that runs one of its platforms"
+            }
+        }
+    }
+}
+
+fn cleared(image: &ImageRecord, purpose: Purpose<'_>) -> Result<Cleared> {
+    let verb = purpose.verb();
+    ensure!(
+        image.base.source != SourceRecord::Standin || purpose.takes_standins(),
+        "{verb} {}: expected the registry's base, found {}, built from Debian's packages\nhint: {}",
         image.name,
-        image.base.name
+        image.base.name,
+        purpose.standin_hint()
     );
     ensure!(
         !image.tags.is_empty(),
-        "publish {}: expected a tag in its record, found none\nhint: its definition names them; build it again",
+        "{verb} {}: expected a tag in its record, found none\nhint: its definition names them; build it again",
         image.name
     );
-    ensure!(!image.platforms.is_empty(), "publish {}: the record names no platform", image.name);
-    let any_passed = image.platforms.values().any(|platform| proof(platform).is_some());
+    ensure!(!image.platforms.is_empty(), "{verb} {}: the record names no platform", image.name);
+    let any_passed = image.platforms.values().any(|platform| proof(image, platform).is_some());
     let ground = |(platform, record): (&Platform, &PlatformRecord)| {
         let ground = match (&record.verdict, &record.unjudged) {
-            (Some(verdict), None) => Ground::Passed(proof(record).with_context(|| {
-                format!(
-                    "publish {}: expected that {platform} passed, found {}",
-                    image.name,
-                    found(verdict, record.digest)
-                )
+            (Some(verdict), None) => Ground::Passed(proof(image, record).with_context(|| {
+                let found = found(image, verdict, record.digest);
+                format!("{verb} {}: expected that {platform} passed, found {found}", image.name)
             })?),
-            (None, Some(_)) if may_go_unjudged(any_passed, allow) => Ground::Permitted(record.digest),
+            (None, Some(_)) if purpose.takes_unjudged(any_passed) => Ground::Permitted(record.digest),
             (None, Some(reason)) => bail!(
-                "publish {}: {platform} was not judged ({reason})\nhint: {}",
+                "{verb} {}: {platform} was not judged ({reason})\nhint: {}",
                 image.name,
-                if any_passed {
-                    "--allow-unjudged-platforms publishes it beside platforms that passed"
-                } else {
-                    "only what passed is published: build it without --suite none, on a machine that runs one of its platforms"
-                }
+                purpose.unjudged_hint(any_passed)
             ),
             (Some(_), Some(reason)) => bail!(
-                "publish {}: {platform}: expected a verdict or the reason why there is none, found both ({reason})",
+                "{verb} {}: {platform}: expected a verdict or the reason why there is none, found both ({reason})",
                 image.name
             ),
             (None, None) => bail!(
-                "publish {}: {platform}: expected a verdict or the reason why there is none, found neither",
+                "{verb} {}: {platform}: expected a verdict or the reason why there is none, found neither",
                 image.name
             ),
         };
@@ -101,19 +164,26 @@ pub fn one_image_a_tag<'a>(images: impl IntoIterator<Item = (&'a str, &'a [Strin
     Ok(())
 }
 
-fn may_go_unjudged(any_passed: bool, allow: &Allow) -> bool {
-    allow.allow_unjudged || (allow.allow_unjudged_platforms && any_passed)
+/// The proof that this very manifest of this image passed, as what it runs.
+fn proof(image: &ImageRecord, record: &PlatformRecord) -> Option<Passed> {
+    let verdict = record.verdict.as_ref().filter(|verdict| verdict.image == image.name && fits(image, verdict))?;
+    verdict.passed().filter(|passed| passed.digest() == record.digest)
 }
 
-/// The proof that this very manifest passed.
-fn proof(record: &PlatformRecord) -> Option<Passed> {
-    record.verdict.as_ref().and_then(Verdict::passed).filter(|passed| passed.digest() == record.digest)
+/// Whether a verdict is by the scenarios of what the image runs.
+fn fits(image: &ImageRecord, verdict: &Verdict) -> bool {
+    image.runs.is_none_or(|runs| runs.kind() == verdict.kind)
 }
 
 /// What was found in the place of a pass of `manifest`.
-fn found(verdict: &Verdict, manifest: Digest) -> String {
+fn found(image: &ImageRecord, verdict: &Verdict, manifest: Digest) -> String {
     if verdict.digest != manifest {
         format!("a verdict on {}", verdict.digest)
+    } else if verdict.image != image.name {
+        format!("a verdict on {:?}", verdict.image)
+    } else if !fits(image, verdict) {
+        let kind = if verdict.kind == Kind::Dockerd { "dockerd" } else { "containerd" };
+        format!("a verdict on an image that runs {kind}")
     } else if verdict.outcome == Outcome::Passed {
         "a verdict that its own rows or selection do not bear out".to_owned()
     } else {
@@ -128,6 +198,7 @@ mod tests {
 
     use super::*;
     use crate::record::{BaseRecord, InitRecord};
+    use crate::spec::Daemon;
 
     const NONE: Allow =
         Allow { move_tags: false, allow_standin: false, allow_unjudged_platforms: false, allow_unjudged: false };
@@ -191,6 +262,7 @@ mod tests {
         ImageRecord {
             name: "ours".to_owned(),
             tags: vec!["1".to_owned()],
+            runs: Some(Daemon::Dockerd),
             floating: false,
             digest: Digest::of(b"index"),
             format: Family::Oci,
@@ -284,6 +356,37 @@ mod tests {
         check("no platform", &image(Vec::new()), |_| false, "the record names no platform");
         let untagged = ImageRecord { tags: Vec::new(), ..image(vec![passed()]) };
         check("no tag", &untagged, |_| false, "expected a tag in its record, found none");
+    }
+
+    #[test]
+    fn f54_for_users_there_is_no_exception_and_no_advice_to_make_one() {
+        let pair = || image(vec![passed(), passed()]);
+        prove(&pair(), false).expect("all passed");
+        let mut standin = pair();
+        standin.base.source = SourceRecord::Standin;
+        let unjudged = image(vec![passed(), platform(None, Some("no machine"))]);
+        for (image, expected) in [
+            (standin, "prove ours: expected the registry's base"),
+            (unjudged, "was not judged (no machine)"),
+            (image(vec![passed()]), "found none for linux/arm64/v8\nhint: "),
+            (ImageRecord { listed: Vec::new(), ..pair() }, "expected the platforms of its definition"),
+        ] {
+            let error = prove(&image, false).expect_err(expected).to_string();
+            assert!(error.contains(expected), "{expected}: {error}");
+            for flag in ["--allow-standin", "--allow-unjudged"] {
+                assert!(!error.contains(flag), "promote has no {flag}: {error}");
+            }
+        }
+        prove(&image(vec![passed()]), true).expect("the other one may be missing");
+    }
+
+    #[test]
+    fn f54_a_verdict_is_of_this_image_and_of_what_it_runs() {
+        let named = ImageRecord { name: "another".to_owned(), ..image(vec![passed()]) };
+        check("of another image", &named, |_| false, "found a verdict on \"ours\"");
+        let runs = ImageRecord { runs: Some(Daemon::Containerd), ..image(vec![passed()]) };
+        check("of another kind", &runs, |_| false, "found a verdict on an image that runs dockerd");
+        check("of what nobody told", &ImageRecord { runs: None, ..image(vec![passed()]) }, |_| true, "");
     }
 
     #[test]

@@ -8,7 +8,7 @@ use anyhow::{Context, Result};
 use oci::{Digest, ImageConfig, Platform};
 use serde::Serialize;
 use suite::engine::{Engine, Facts};
-use suite::{Event, Job, Kind, Namespaces, Outcome, Row, RunConfig, Selection, Subject, Verdict};
+use suite::{Event, Job, Namespaces, Outcome, Row, RunConfig, Selection, Subject, Verdict};
 
 use super::base::{FetchedBase, Image, Source};
 use super::derived::DerivedImage;
@@ -19,7 +19,7 @@ use crate::args::SuiteChoice;
 use crate::plan::{Plan, PlannedImage};
 use crate::progress::Progress;
 use crate::session::Session;
-use crate::spec::{ImageSpec, Runs};
+use crate::spec::ImageSpec;
 use crate::tools;
 
 /// What decides a verdict. Where it is the same, the verdict is.
@@ -164,11 +164,7 @@ impl Judging<'_> {
     }
 
     fn job(&self, probe: &StaticProgram, tini: PathBuf, scratch: PathBuf) -> Result<Job> {
-        let image = match self.spec.runs {
-            Runs::Dockerd => Kind::Dockerd,
-            Runs::Containerd => Kind::Containerd,
-            Runs::Init => Kind::Init,
-        };
+        let image = self.spec.runs.kind();
         let mut bare = self.subject("bare", self.bare)?;
         if self.bare.manifest.digest() == self.published.manifest.digest() {
             bare.shadow = docker_init(&bare.rootfs, self.bare.config.path());
