@@ -297,8 +297,11 @@ pub struct Promote {
     /// Images to promote, by their names in the promotion file; all of them where none is named
     #[arg(value_name = "IMAGE")]
     pub images: Vec<String>,
-    /// The promotion file [default: images/promotion.yaml of the repository]
-    #[arg(long, value_name = "FILE")]
+    /// Folder of promotion.yaml and digests.json [default: images/ of the repository]
+    #[arg(long = "images", id = "definitions", value_name = "DIR")]
+    pub definitions: Option<PathBuf>,
+    /// The promotion file [default: promotion.yaml in the folder of --images]; digests.json is then looked up beside it
+    #[arg(long, value_name = "FILE", conflicts_with = "definitions")]
     pub file: Option<PathBuf>,
     /// A record that proves images; repeatable. Images in none of them are proved by the record in the source repository
     #[arg(long, value_name = "FILE")]
@@ -309,6 +312,9 @@ pub struct Promote {
     /// Move floating tags that name another image
     #[arg(long)]
     pub move_floating: bool,
+    /// Promote images that lack platforms which their definitions list
+    #[arg(long)]
+    pub allow_missing_platforms: bool,
     /// How registries are reached.
     #[command(flatten)]
     pub registries: Registries,

@@ -3,10 +3,11 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use oci::{Digest, Repository};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use serde_yaml::Value;
 
 use crate::shared::read_text;
 use crate::yaml;
@@ -60,40 +61,109 @@ impl std::fmt::Display for Class {
 }
 
 impl Promotion {
-    /// Reads and checks a promotion file. Error: an unknown or doubled key, a malformed digest, a tag without a class or under two
-    /// images, a repository that is none.
+    /// Reads and checks a promotion file. Error: as [`Declaration::read`]'s, or the first image's of which the file is wrong.
     pub fn read(path: &Path) -> Result<Self> {
-        let text = read_text(path, PROMOTION_BYTES_MAX)?;
-        let promotion: Self = yaml::parse(&text).with_context(|| format!("read promotion file {}", path.display()))?;
-        promotion.check().with_context(|| format!("check promotion file {}", path.display()))?;
-        Ok(promotion)
+        let Declaration { source, target, images } = Declaration::read(path)?;
+        let images = images.into_iter().map(|(name, image)| Ok((name, image?))).collect::<Result<_>>()?;
+        Ok(Self { source: source.to_string(), target: target.to_string(), images })
     }
 
-    /// Where images are taken from; [`Self::read`] has checked it.
-    pub fn source(&self) -> Result<Repository> {
-        Repository::parse(&self.source).context("source")
-    }
-
-    /// Where images go; [`Self::read`] has checked it.
-    pub fn target(&self) -> Result<Repository> {
-        Repository::parse(&self.target).context("target")
-    }
-
-    fn check(&self) -> Result<()> {
-        self.source()?;
-        let target = self.target()?;
-        let mut owners: BTreeMap<&str, &str> = BTreeMap::new();
-        for (name, image) in &self.images {
-            ensure!(!image.tags.is_empty(), "images.{name}.tags: expected at least one tag, found none");
-            for tag in image.tags.keys() {
-                target.tagged(tag).with_context(|| format!("images.{name}.tags: read `{tag}`"))?;
-                if let Some(owner) = owners.insert(tag, name) {
-                    anyhow::bail!("images.{name}.tags: expected `{tag}` under one image, found it under {owner} too");
+    /// What was promoted under immutable tags, by their full names: what `before` has of them, and what is declared here. Error: such a tag
+    /// is declared to name another image, whatever its class is now.
+    pub fn immutable(&self, before: &BTreeMap<String, Digest>) -> Result<BTreeMap<String, Digest>> {
+        let target = Repository::parse(&self.target).context("target")?;
+        let mut all = before.clone();
+        for image in self.images.values() {
+            for (tag, class) in &image.tags {
+                let name = target.tagged(tag)?.to_string();
+                match before.get(&name) {
+                    Some(found) => ensure!(
+                        *found == image.digest,
+                        "move tag {name}: it was immutable before; expected {}, found {found}\n\
+                         hint: an immutable tag never moves: promote under a new one",
+                        image.digest
+                    ),
+                    None if *class == Class::Immutable => drop(all.insert(name, image.digest)),
+                    None => {}
                 }
             }
         }
-        Ok(())
+        Ok(all)
     }
+}
+
+/// A promotion file as it was read: each image, or what is wrong with it.
+#[derive(Debug)]
+pub struct Declaration {
+    /// Where images are taken from.
+    pub source: Repository,
+    /// Where they go.
+    pub target: Repository,
+    /// The images by name.
+    pub images: BTreeMap<String, Result<PromotedImage>>,
+}
+
+/// A promotion file of which no image has been read.
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Written {
+    source: String,
+    target: String,
+    images: Option<BTreeMap<String, Value>>,
+}
+
+impl Declaration {
+    /// Reads and checks a promotion file. What is wrong with one image (a malformed digest, a tag without a class, an unknown key) is found in
+    /// its place. Error: what concerns them all: no YAML, an unknown or doubled key, a name that is none, a tag under two images, a
+    /// repository that is none, one repository as both.
+    pub fn read(path: &Path) -> Result<Self> {
+        let text = read_text(path, PROMOTION_BYTES_MAX)?;
+        let written: Written = yaml::parse(&text).with_context(|| format!("read promotion file {}", path.display()))?;
+        Self::check(written, path).with_context(|| format!("check promotion file {}", path.display()))
+    }
+
+    fn check(written: Written, path: &Path) -> Result<Self> {
+        let source = repository("source", &written.source)?;
+        let target = repository("target", &written.target)?;
+        ensure!(source != target, "expected two repositories, found {source} as source and target");
+        let images = written.images.context("images: expected images by name, or {} for none; found nothing")?;
+        let mut declared = BTreeMap::new();
+        let mut owners: BTreeMap<String, String> = BTreeMap::new();
+        for (name, image) in images {
+            ensure!(
+                !name.is_empty() && name.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-'),
+                "images: expected a name of lower-case letters, digits and `-`, found {name:?}"
+            );
+            let image = image_of(&image, &target);
+            for tag in image.iter().flat_map(|image| image.tags.keys()) {
+                if let Some(owner) = owners.insert(tag.clone(), name.clone()) {
+                    bail!("images.{name}.tags: expected `{tag}` under one image, found it under {owner} too");
+                }
+            }
+            let image = image.with_context(|| format!("read promotion file {}: images.{name}", path.display()));
+            declared.insert(name, image);
+        }
+        Ok(Self { source, target, images: declared })
+    }
+}
+
+/// The error never shows what was written before an `@`, which may be a password.
+fn repository(key: &str, text: &str) -> Result<Repository> {
+    ensure!(
+        !text.contains('@'),
+        "{key}: expected [HOST[:PORT]/]PATH, found a text with `@`\n\
+         hint: leave out a digest or password; docker login HOST keeps the one that is used"
+    );
+    Repository::parse(text).with_context(|| key.to_owned())
+}
+
+fn image_of(written: &Value, target: &Repository) -> Result<PromotedImage> {
+    let image: PromotedImage = yaml::part(written)?;
+    ensure!(!image.tags.is_empty(), "tags: expected at least one tag, found none");
+    for tag in image.tags.keys() {
+        target.tagged(tag).context("tags")?;
+    }
+    Ok(image)
 }
 
 /// The JSON Schema of the file, as editors read it from `images/promotion.schema.json`.
@@ -129,11 +199,68 @@ mod tests {
     }
 
     #[test]
+    fn an_image_that_is_wrong_leaves_the_others() {
+        let folder = tempfile::tempdir().expect("make a folder");
+        let path = folder.path().join(PROMOTION_FILE);
+        let text = format!(
+            "\u{feff}source: r.example/staging\ntarget: r.example/dind\nimages:\n  bad: {{ digset: {DIGEST}, tags: {{ a: floating }} }}\n  \
+             good: {{ digest: {DIGEST}, tags: {{ b: floating }} }}\n"
+        );
+        std::fs::write(&path, text).expect("write");
+        let declared = Declaration::read(&path).expect("read");
+        let error = format!("{:#}", declared.images["bad"].as_ref().expect_err("a typo"));
+        assert!(error.contains("promotion.yaml: images.bad: ") && error.contains("digset"), "{error}");
+        assert!(declared.images["good"].is_ok());
+        Promotion::read(&path).expect_err("one is wrong");
+    }
+
+    #[test]
+    fn f53_an_immutable_tag_is_remembered() {
+        let declared = |class: &str, digest: &str| {
+            let image = format!("{{ digest: {digest}, tags: {{ '1': {class}, '2': floating }} }}");
+            read(&format!("source: r.example/staging\ntarget: dind\nimages:\n  dind: {image}\n")).expect("read")
+        };
+        let other = Digest::of(b"other").to_string();
+        let first = declared("immutable", DIGEST).immutable(&BTreeMap::new()).expect("new");
+        assert_eq!(first.keys().map(String::as_str).collect::<Vec<_>>(), ["docker.io/library/dind:1"]);
+        for class in ["immutable", "floating"] {
+            assert_eq!(declared(class, DIGEST).immutable(&first).expect("the same"), first);
+            let error = declared(class, &other).immutable(&first).expect_err("it moves").to_string();
+            assert!(error.starts_with("move tag docker.io/library/dind:1: it was immutable before; "), "{error}");
+        }
+        let gone = Promotion { images: BTreeMap::new(), ..declared("floating", &other) };
+        assert_eq!(gone.immutable(&first).expect("nothing is declared"), first);
+    }
+
+    #[test]
     fn bad_files_are_one_clear_error() {
         let head = "source: r.example/staging\ntarget: r.example/dind\n";
         let dind = "  dind: { digest: DIGEST, tags: { a: floating } }\n";
         for (text, why) in [
             ("source: r.example/staging\nimages: {}\n".to_owned(), "target"),
+            (format!("{head}images:\n"), "images: expected images by name, or {} for none; found nothing"),
+            (head.to_owned(), "found nothing"),
+            (
+                format!("source: r.example/dind\ntarget: r.example/dind\nimages:\n{dind}"),
+                "found r.example/dind as source and target",
+            ),
+            (
+                format!("source: it:pa55@r.example/staging\ntarget: r.example/dind\nimages:\n{dind}"),
+                "found a text with `@`\nhint: leave out",
+            ),
+            (
+                format!("{head}images:\n  \"\\e[31mred\": {{ digest: DIGEST, tags: {{ a: floating }} }}\n"),
+                "found \"\\u{1b}[31mred\"",
+            ),
+            (
+                format!("{head}images:\n  \"di|nd\\n\": {{ digest: DIGEST, tags: {{ a: floating }} }}\n"),
+                "found \"di|nd\\n\"",
+            ),
+            (format!("{head}images:\n  '': {{ digest: DIGEST, tags: {{ a: floating }} }}\n"), "found \"\""),
+            (
+                format!("{head}images:\n  dind: {{ digest: DIGEST, tags: {{ 20.10: floating }} }}\n"),
+                "found the YAML value 20.1\nhint: put it in quotes",
+            ),
             (format!("{head}images:\n{dind}{dind}"), "duplicate"),
             (
                 format!("{head}images:\n{dind}  other: {{ digest: DIGEST, tags: {{ a: immutable }} }}\n"),
@@ -153,6 +280,7 @@ mod tests {
         ] {
             let error = read(&text).expect_err(why);
             assert!(error.contains(why) && error.contains("promotion.yaml"), "{why}: {error}");
+            assert!(!error.contains("pa55") && !error.contains('\u{1b}'), "{error}");
         }
     }
 }

@@ -1,5 +1,6 @@
 //! `digests`: keeps README.md's table, and the records that it is made of, at what the promotion file says.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
@@ -36,7 +37,9 @@ pub(super) fn run(args: &args::Digests, session: &Session) -> Result<Outcome> {
     if !args.check {
         look_up(&promotion, &mut records, args, session)?;
     }
-    let record = promoted(&promotion, &records)?;
+    let mut record = promoted(&promotion, &records)?;
+    let before = if kept.exists() { Record::read(&kept)?.immutable } else { BTreeMap::new() };
+    record.immutable = promotion.immutable(&before)?;
     let table = table(&promotion, &record);
     let page = match &args.page {
         Some(page) => session.facts.cwd.join(page),

@@ -2,7 +2,7 @@
 //! is there is not sent, and what the registry can take from beside is mounted. Never decides whether something may be there.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use oci::{Client, Descriptor, Digest, Layout, Manifest, Reference, Repository};
@@ -10,6 +10,13 @@ use tempfile::TempDir;
 
 use crate::args::Registries;
 use crate::progress::Stage;
+
+/// How often a manifest is put again after what a registry missed was brought. docker-registry writes the link to a blob in place, so that
+/// while two runs mount it into one repository, it may be there, gone for a moment, and there again.
+const REPAIRS_MAX: usize = 2;
+
+/// How the names of folders begin in which things are on their way.
+const SCRATCH: &str = "carried-";
 
 /// One way from where blobs are to a repository.
 #[derive(Debug, Clone, Copy)]
@@ -46,20 +53,22 @@ impl Carrier<'_> {
     }
 
     /// Puts a manifest. Where the registry then misses blobs (nobody brought them, a base came through a cache, a repository was cleaned
-    /// up), they are mounted or sent and it is put once more.
+    /// up), they are mounted or sent and it is put once more; and again where it still misses some, because another run's writing hid them.
     pub fn manifest(&self, to: &Reference, manifest: &Manifest) -> Result<()> {
         let put = || self.client.put_manifest(to, manifest.media_type(), manifest.bytes());
-        match put() {
-            Err(oci::Error::BlobsUnknown { digests, .. }) => {
-                let missing = named(manifest.blobs(), &digests);
-                match self.beside().filter(|place| place != self.to) {
-                    Some(place) => self.mount(&place, &missing)?,
-                    None => self.send(&missing)?,
+        for _ in 0..REPAIRS_MAX {
+            match put() {
+                Err(oci::Error::BlobsUnknown { digests, .. }) => {
+                    let missing = named(manifest.blobs(), &digests);
+                    match self.beside().filter(|place| place != self.to) {
+                        Some(place) => self.mount(&place, &missing)?,
+                        None => self.send(&missing)?,
+                    }
                 }
-                put()?;
+                result => return result.map(|_| ()).map_err(Into::into),
             }
-            result => drop(result?),
         }
+        put()?;
         Ok(())
     }
 
@@ -87,13 +96,26 @@ impl Carrier<'_> {
 /// A layout for what is on its way, in a folder below `cache` that goes with its guard.
 pub fn scratch(cache: &Path) -> Result<(TempDir, Layout)> {
     fs::create_dir_all(cache).with_context(|| format!("make {}", cache.display()))?;
-    let folder = tempfile::Builder::new().prefix("carried-").tempdir_in(cache);
+    let folder = tempfile::Builder::new().prefix(SCRATCH).tempdir_in(cache);
     let folder = folder.with_context(|| format!("make a folder in {}", cache.display()))?;
     let layout = Layout::open_or_create(folder.path())?;
     Ok((folder, layout))
 }
 
+/// Removes what killed runs left of their [`scratch`] in `cache`. Only for who is alone there: another run's would go too. Returns what went.
+pub fn sweep(cache: &Path) -> Result<Vec<PathBuf>> {
+    let mut swept = Vec::new();
+    for entry in fs::read_dir(cache).with_context(|| format!("list {}", cache.display()))? {
+        let path = entry.with_context(|| format!("list {}", cache.display()))?.path();
+        if path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(SCRATCH)) {
+            fs::remove_dir_all(&path).with_context(|| format!("remove {}", path.display()))?;
+            swept.push(path);
+        }
+    }
+    Ok(swept)
+}
+
 /// Those of `all` that a registry misses: the ones that it names, or all where it names none.
-pub fn named<'a>(all: impl Iterator<Item = &'a Descriptor>, missing: &[Digest]) -> Vec<Descriptor> {
+fn named<'a>(all: impl Iterator<Item = &'a Descriptor>, missing: &[Digest]) -> Vec<Descriptor> {
     all.filter(|blob| missing.is_empty() || missing.contains(&blob.digest)).cloned().collect()
 }

@@ -7,6 +7,7 @@ pub mod carve;
 pub mod contents;
 pub mod derive;
 pub mod derived;
+pub mod edges;
 pub mod evidence;
 pub mod gate;
 pub mod identity;
