@@ -14,10 +14,12 @@ mod inits;
 mod interrupt;
 mod killed;
 mod legs;
+mod lenient;
 mod lone;
 mod outdated;
 mod pipeline;
 mod promote;
+mod proof;
 mod publish;
 mod pulled;
 mod pullers;
@@ -49,6 +51,7 @@ fn main() {
         pipeline::trials(),
         publish::trials(),
         promote::trials(),
+        proof::trials(),
         targets::trials(),
         chain::trials(),
         gate::trials(),

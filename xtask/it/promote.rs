@@ -18,7 +18,7 @@ pub(crate) fn trials() -> Vec<Trial> {
     vec![
         trial_if("promote::nothing_changes_without_confirm", registry.clone(), dry_run),
         trial_if("promote::f53_f55_bytes_and_digests_stay_and_a_second_run_does_nothing", registry.clone(), promoted),
-        trial_if("promote::where_everything_is_there_in_three_requests", registry.clone(), three_requests),
+        trial_if("promote::where_everything_is_there_in_three_requests", registry.clone(), requests),
         trial_if("promote::into_another_registry", registry.clone(), another_registry),
         trial_if("promote::f54_what_is_not_proved_is_refused", registry.clone(), unproved),
         trial_if("promote::tags_move_by_their_class", registry.clone(), tags),
@@ -33,7 +33,7 @@ pub(crate) fn trials() -> Vec<Trial> {
 pub(crate) struct Counter {
     pub(crate) shop: Shop,
     pub(crate) digest: Digest,
-    record: Value,
+    pub(crate) record: Value,
 }
 
 impl Counter {
@@ -51,7 +51,7 @@ impl Counter {
         Ok(counter)
     }
 
-    fn declare(&self, digest: &Digest, tags: &str) -> Result<(), Failed> {
+    pub(crate) fn declare(&self, digest: &Digest, tags: &str) -> Result<(), Failed> {
         let images = format!("images:\n  dind:\n    digest: {digest}\n    tags: {tags}\n");
         self.write(&format!(
             "source: {}\ntarget: {}\n{images}",
@@ -64,7 +64,7 @@ impl Counter {
         Ok(fs::write(self.shop.path("promotion.yaml"), text)?)
     }
 
-    fn prove(&self, record: &Value) -> Result<(), Failed> {
+    pub(crate) fn prove(&self, record: &Value) -> Result<(), Failed> {
         Ok(fs::write(self.shop.path("record.json"), record.to_string())?)
     }
 
@@ -72,6 +72,16 @@ impl Counter {
         let mut command = command(["promote", "--file"]);
         command.arg(self.shop.path("promotion.yaml")).arg("--record").arg(self.shop.path("record.json"));
         Ok(command.args(more).output()?)
+    }
+
+    /// The record with one more: the same image under another name. Its digest is another one, and so is never looked up by it.
+    fn named_too(&self, name: &str) -> Result<Value, Failed> {
+        let mut record = self.record.clone();
+        record["images"][0]["name"] = name.into();
+        for platform in record["images"][0]["platforms"].as_object_mut().into_iter().flat_map(|map| map.values_mut()) {
+            platform["verdict"]["image"] = name.into();
+        }
+        Ok(record)
     }
 
     /// Another image in `staging`; `both.json` is then the record of both.
@@ -93,7 +103,7 @@ impl Counter {
 }
 
 /// Writes into a record that the suite passed every platform.
-fn judge(record: &mut Value) {
+pub(crate) fn judge(record: &mut Value) {
     for platform in record["images"][0]["platforms"].as_object_mut().into_iter().flat_map(|map| map.values_mut()) {
         let digest = platform["digest"].clone();
         platform["verdict"] = json!({
@@ -133,13 +143,16 @@ fn dry_run() -> Result<(), Failed> {
         ensure(table.contains(expected), format!("expected `{expected}` in\n{table}"))?;
     }
     let requests = counter.shop.requests()?;
-    ensure(requests.iter().all(|request| request.starts_with("HEAD ")), format!("{requests:#?}"))?;
+    let reads = |request: &String| request.starts_with("HEAD ") || request.starts_with("GET ");
+    ensure(requests.iter().all(reads), format!("{requests:#?}"))?;
     ensure(counter.names("20-dind").is_none() && counter.names("20-1").is_none(), "something was promoted")
 }
 
 fn promoted() -> Result<(), Failed> {
     let counter = Counter::open()?;
-    done(&counter.promote(&["--confirm"])?)?;
+    let first = counter.promote(&["--confirm"])?;
+    done(&first)?;
+    ensure(String::from_utf8_lossy(&first.stdout).matches("| created |").count() == 2, said(&first))?;
     let users = counter.shop.published("users", "20-1")?;
     ensure(users.digest() == counter.digest && counter.names("20-dind") == Some(counter.digest), "another digest")?;
     ensure(users.bytes() == counter.shop.published("staging", "dind")?.bytes(), "other bytes")?;
@@ -149,20 +162,33 @@ fn promoted() -> Result<(), Failed> {
     ensure(String::from_utf8_lossy(&again.stdout).matches("there already").count() == 2, said(&again))
 }
 
-/// Everything is in the target but the tag.
-fn three_requests() -> Result<(), Failed> {
+/// What each kind of promotion costs, as images/README.md has it.
+fn requests() -> Result<(), Failed> {
     let mut counter = Counter::open()?;
-    done(&counter.promote(&["--confirm"])?)?;
-    counter.declare(&counter.digest, "{ 20-2: immutable }")?;
-    counter.shop.requests()?;
-    done(&counter.promote(&["--confirm"])?)?;
-    let requests = counter.shop.requests()?;
-    let expected = [
-        "HEAD /v2/users/manifests/20-2".to_owned(),
-        format!("GET /v2/staging/manifests/{}", counter.digest),
-        "PUT /v2/users/manifests/20-2".to_owned(),
-    ];
-    ensure(requests == expected, format!("{requests:#?}"))
+    let (staged, digest) = (counter.shop.published("staging", "dind")?, counter.digest);
+    let child = staged.manifests().first().ok_or("no manifest")?.digest;
+    let blobs = counter.shop.pull("staging", &staged)?[0].blobs().count();
+    let mut check = |what: &str, expected: &[String]| -> Result<(), Failed> {
+        counter.shop.requests()?;
+        done(&counter.promote(&["--confirm"])?)?;
+        let requests = counter.shop.requests()?;
+        ensure(requests == expected, format!("{what}: expected {expected:#?}, found {requests:#?}"))?;
+        // For the next case: everything is in the target but the tag.
+        counter.declare(&digest, if what == "all of it" { "{ 20-2: floating }" } else { "{ 20-3: immutable }" })
+    };
+    let users = |method: &str, name: &str| format!("{method} /v2/users/manifests/{name}");
+    let at = |method: &str, name: &Digest| users(method, &name.to_string());
+    let staging = |name: &Digest| format!("GET /v2/staging/manifests/{name}");
+    let mut all = vec![users("HEAD", "20-1"), users("HEAD", "20-dind"), at("GET", &digest), staging(&digest)];
+    all.extend([staging(&child), at("PUT", &child)]);
+    all.extend(std::iter::repeat_n("POST /v2/users/blobs/uploads/".to_owned(), blobs));
+    all.extend([at("PUT", &child), users("HEAD", "20-1"), users("PUT", "20-1"), users("HEAD", "20-1")]);
+    all.push(users("PUT", "20-dind"));
+    check("all of it", &all)?;
+    check("a floating tag", &[users("HEAD", "20-2"), at("GET", &digest), users("PUT", "20-2")])?;
+    let immutable = [users("HEAD", "20-3"), at("GET", &digest), users("PUT", "20-3"), users("HEAD", "20-3")];
+    check("an immutable tag", &immutable)?;
+    check("nothing", &[users("HEAD", "20-3")])
 }
 
 fn another_registry() -> Result<(), Failed> {
@@ -231,8 +257,20 @@ fn tags() -> Result<(), Failed> {
     counter.declare(&newer, "{ 20-dind: floating, 20-3: immutable }")?;
     denied(&counter.promote(&["--confirm"])?, 2, &["20-dind", "floating", &old, &new, "--move-floating"])?;
     ensure(counter.names("20-dind") == Some(counter.digest), "a floating tag moved untold")?;
-    done(&counter.promote(&["--confirm", "--move-floating"])?)?;
+    let moved = counter.promote(&["--confirm", "--move-floating"])?;
+    done(&moved)?;
+    ensure(String::from_utf8_lossy(&moved.stdout).contains("| moved |"), said(&moved))?;
     ensure(counter.names("20-dind") == Some(newer) && counter.names("20-3") == Some(newer), "nothing moved")?;
+    ensure(counter.names("20-1") == Some(counter.digest), "an immutable tag moved")?;
+    // What was immutable once stays so, whatever the file says now: the records of what was promoted remember.
+    let known = format!("{}:20-1", counter.shop.repository("users")?);
+    let kept = json!({
+        "schema": 1, "images": [], "immutable": { known: old }, "reports": { "markdown": "digests.md", "junit": "junit.xml" }
+    });
+    fs::write(counter.shop.path("digests.json"), kept.to_string())?;
+    counter.declare(&newer, "{ 20-1: floating }")?;
+    let expected = ["20-1", "immutable before", &old, &new, "hint:"];
+    denied(&counter.promote(&["--confirm", "--move-floating"])?, 2, &expected)?;
     ensure(counter.names("20-1") == Some(counter.digest), "an immutable tag moved")
 }
 
@@ -255,15 +293,30 @@ fn bad_files() -> Result<(), Failed> {
     let counter = Counter::open()?;
     let text = fs::read_to_string(counter.shop.path("promotion.yaml"))?;
     for (from, to, expected) in [
-        ("digest:", "digset:", &["promotion.yaml", "digset"][..]),
-        ("sha256:", "sha256:x", &["promotion.yaml"]),
-        ("floating", "movable", &["promotion.yaml", "movable"]),
-        ("{ 20-dind", "{ 20-1: immutable, 20-dind", &["promotion.yaml", "duplicate"]),
+        ("{ 20-dind", "{ 20-1: immutable, 20-dind", &["promotion.yaml", "duplicate"][..]),
         ("source:", "sauce:", &["promotion.yaml", "sauce"]),
     ] {
         counter.write(&text.replace(from, to))?;
         refused(&counter.promote(&["--confirm"])?, expected)?;
     }
+    // What is wrong with one image is the error of that one.
+    for (number, (from, to, expected)) in [
+        ("digest:", "digset:", &["promotion.yaml", "images.dind", "digset"][..]),
+        ("sha256:", "sha256:x", &["promotion.yaml", "images.dind"]),
+        ("floating", "movable", &["promotion.yaml", "images.dind", "movable"]),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let sound = text.split_once("images:\n").ok_or("no images")?.1.replace("20-", &format!("sound-{number}-"));
+        let both = format!("{}{}", text.replace(from, to), sound.replace("  dind:", "  sound:"));
+        counter.prove(&counter.named_too("sound")?)?;
+        counter.write(&both)?;
+        denied(&counter.promote(&["--confirm"])?, 2, expected)?;
+        let tag = format!("sound-{number}-1");
+        ensure(counter.names(&tag) == Some(counter.digest), format!("{expected:?}: the rest did not go on"))?;
+    }
+    counter.prove(&counter.record)?;
     counter.write(&text)?;
     refused(&counter.promote(&["nobody"])?, &["nobody", "hint:", "dind"])?;
     ensure(counter.names("20-1").is_none(), "something was promoted")

@@ -4,22 +4,30 @@ use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 
 use libtest_mimic::{Failed, Trial};
 
+use crate::lenient::{Lenient, Sparse};
 use crate::promote::{Counter, denied};
 use crate::refusals::Refusals;
-use crate::support::{command, ensure, lacks, said, trial_if};
+use crate::shop::done;
+use crate::support::{command, ensure, lacks, repository, said, trial_if};
 
 pub(crate) fn trials() -> Vec<Trial> {
     let registry = lacks(&["docker-registry"]);
     vec![
         trial_if("targets::one_that_refuses_is_one_clear_error", registry.clone(), refusing),
-        trial_if("targets::of_two_promotions_at_once_one_has_the_tag", registry, two_at_once),
+        trial_if("targets::of_two_promotions_at_once_one_has_the_tag", registry.clone(), two_at_once),
+        trial_if("targets::of_two_machines_one_has_the_tag", registry.clone(), two_machines),
+        trial_if("targets::a_tag_that_somebody_else_got_is_an_error", registry.clone(), rival),
+        trial_if("targets::children_come_before_the_index_where_nothing_demands_it", registry.clone(), sparse),
+        trial_if("targets::an_index_without_its_children_is_made_whole", registry.clone(), repaired),
+        trial_if("targets::a_tag_that_cannot_be_asked_for_has_its_line", registry.clone(), shut),
+        trial_if("targets::what_a_killed_run_left_is_swept", registry, swept),
     ]
 }
 
@@ -70,16 +78,20 @@ impl Drop for Stubborn {
 const ROUNDS: usize = 5;
 const QUOTA: &str = "429 Too Many Requests\r\nRetry-After: 21600\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
 const FORBIDDEN: &str = "403 Forbidden\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
+/// As Harbor says that a project is full.
+const FULL: &str = "403 Forbidden\r\nContent-Length: 58\r\nConnection: close\r\n\r\n\
+                    {\"errors\":[{\"code\":\"DENIED\",\"message\":\"quota exceeded\"}]}";
 
 fn refusing() -> Result<(), Failed> {
     let counter = Counter::open()?;
     let text = fs::read_to_string(counter.shop.path("promotion.yaml"))?;
     let users = counter.shop.repository("users")?.to_string();
     let refusals = Refusals::open()?;
-    let (quota, forbidden) = (Stubborn::start(QUOTA)?, Stubborn::start(FORBIDDEN)?);
+    let (quota, forbidden, full) = (Stubborn::start(QUOTA)?, Stubborn::start(FORBIDDEN)?, Stubborn::start(FULL)?);
     let mut places = refusals.places.clone();
     places.push((quota.address.to_string(), vec!["21600 s"]));
-    places.push((forbidden.address.to_string(), vec!["not authorized", "hint:"]));
+    places.push((forbidden.address.to_string(), vec!["not authorized", "hint: log in"]));
+    places.push((full.address.to_string(), vec!["quota exceeded", "hint: free some space"]));
     for (place, mut expected) in places {
         counter.write(&text.replace(&users, &format!("{place}/users")))?;
         expected.push("promote dind");
@@ -124,4 +136,111 @@ fn two_at_once() -> Result<(), Failed> {
         counter.shop.pull(repository, &index)?;
     }
     Ok(())
+}
+
+/// The same, from machines that share no cache: only the registry can tell. Each has a file system of its own in the cache's place.
+fn two_machines() -> Result<(), Failed> {
+    let counter = Counter::open()?;
+    let other = counter.another()?;
+    let text = fs::read_to_string(counter.shop.path("promotion.yaml"))?;
+    let cache = repository().join("target/cache/promote");
+    fs::create_dir_all(&cache)?;
+    for round in 0..ROUNDS {
+        let text = text.replace("/users", &format!("/machines-{round}")).replace("20-dind: floating, ", "");
+        counter.write(&text)?;
+        let rival = counter.shop.path("rival.yaml");
+        fs::write(&rival, text.replace(&counter.digest.to_string(), &other.to_string()))?;
+        let start = |file: &Path| {
+            let mut command = Command::new("unshare");
+            command.args(["--mount", "sh", "-c", "mount -t tmpfs tmpfs \"$1\" && shift && exec \"$@\"", "sh"]);
+            command.arg(&cache).args([env!("CARGO_BIN_EXE_xtask"), "promote", "--confirm", "--file"]);
+            command.arg(file).arg("--record").arg(counter.shop.path("both.json"));
+            command.current_dir(repository()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn()
+        };
+        let both = [start(&counter.shop.path("promotion.yaml"))?, start(&rival)?];
+        let mut winners = Vec::new();
+        for (child, digest) in both.into_iter().zip([counter.digest, other]) {
+            let output = child.wait_with_output()?;
+            if output.status.success() {
+                winners.push(digest);
+            } else {
+                let errors = String::from_utf8_lossy(&output.stderr);
+                ensure(output.status.code() == Some(2) && errors.contains("20-1"), said(&output))?;
+            }
+        }
+        let named = counter.shop.published(&format!("machines-{round}"), "20-1")?.digest();
+        ensure(winners == [named], format!("round {round}: {winners:?} say that they have the tag, it names {named}"))?;
+    }
+    Ok(())
+}
+
+/// A counter whose images go to a registry of the trial's own.
+fn lenient(sparse: Sparse) -> Result<(Counter, Lenient), Failed> {
+    let (counter, target) = (Counter::open()?, Lenient::start(sparse)?);
+    let text = fs::read_to_string(counter.shop.path("promotion.yaml"))?;
+    let users = counter.shop.repository("users")?.to_string();
+    counter.write(&text.replace(&users, &format!("{}/users", target.host())))?;
+    Ok((counter, target))
+}
+
+fn rival() -> Result<(), Failed> {
+    let (counter, target) = lenient(Sparse::Taken)?;
+    let other = counter.another()?;
+    let bytes = counter.shop.published("staging", "dind")?.bytes().to_vec();
+    target.state().keep("users", &other.to_string(), &bytes);
+    target.state().rival = Some(("20-1", other));
+    let output = counter.promote(&["--confirm"])?;
+    denied(&output, 2, &["read back", "20-1", &counter.digest.to_string(), &other.to_string(), "hint:"])?;
+    let table = String::from_utf8_lossy(&output.stdout);
+    let fate = |tag: &str, fate: &str| table.lines().any(|line| line.contains(tag) && line.contains(fate));
+    ensure(fate("20-1 |", "refused: ") && fate("20-dind |", "not reached"), said(&output))?;
+    // The control: nobody else is there.
+    target.state().rival = None;
+    counter.write(&fs::read_to_string(counter.shop.path("promotion.yaml"))?.replace("20-1:", "20-2:"))?;
+    done(&counter.promote(&["--confirm"])?)
+}
+
+fn sparse() -> Result<(), Failed> {
+    let (counter, target) = lenient(Sparse::Taken)?;
+    done(&counter.promote(&["--confirm"])?)?;
+    let child = counter.shop.published("staging", "dind")?.manifests()[0].digest.to_string();
+    let mut state = target.state();
+    let requests = state.requests();
+    ensure(state.has("users", &child), format!("a tag names what is not there: {requests:#?}"))?;
+    let last = |name: &str| requests.iter().rposition(|request| request == &format!("PUT users/manifests/{name}"));
+    let first = |name: &str| requests.iter().position(|request| request == &format!("PUT users/manifests/{name}"));
+    ensure(last(&child).is_some() && last(&child) < first("20-1"), format!("{requests:#?}"))?;
+    ensure(last(&child) < first("20-dind"), format!("{requests:#?}"))
+}
+
+/// The index is there by its digest and what it names is not: whatever words that is refused in, it is brought, once.
+fn repaired() -> Result<(), Failed> {
+    for (status, code) in [(400, "MANIFEST_INVALID"), (404, "MANIFEST_UNKNOWN"), (400, "MANIFEST_BLOB_UNKNOWN")] {
+        let (counter, target) = lenient(Sparse::Refused(status, code))?;
+        let index = counter.shop.published("staging", "dind")?;
+        target.state().keep("users", &index.digest().to_string(), index.bytes());
+        done(&counter.promote(&["--confirm"])?)?;
+        let state = target.state();
+        ensure(state.has("users", "20-1"), format!("{code}: nothing was promoted"))?;
+        ensure(state.has("users", &index.manifests()[0].digest.to_string()), format!("{code}: its child is missing"))?;
+    }
+    Ok(())
+}
+
+fn shut() -> Result<(), Failed> {
+    let (counter, target) = lenient(Sparse::Taken)?;
+    target.state().shut = Some("/manifests/20-dind");
+    let output = counter.promote(&[])?;
+    denied(&output, 2, &["20-dind", "not authorized"])?;
+    let table = String::from_utf8_lossy(&output.stdout);
+    ensure(table.lines().any(|line| line.contains("20-dind |") && line.contains("refused: ")), said(&output))?;
+    ensure(table.lines().any(|line| line.contains("20-1 |") && line.contains("not reached")), said(&output))
+}
+
+fn swept() -> Result<(), Failed> {
+    let counter = Counter::open()?;
+    let left = repository().join("target/cache/promote/carried-by-a-killed-run");
+    fs::create_dir_all(left.join("blobs"))?;
+    done(&counter.promote(&[])?)?;
+    ensure(!left.exists(), format!("{} is still there", left.display()))
 }
