@@ -5,14 +5,17 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use libtest_mimic::Failed;
 use oci::{Digest, Document};
 
 /// Larger than whatever a trial sends.
 const BODY_BYTES_MAX: u64 = 64 * 1024 * 1024;
+/// How long a promotion may take until it puts a tag.
+const MEETING_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// What becomes of an index whose manifests are not there.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -28,8 +31,10 @@ pub(crate) struct State {
     pub(crate) sparse: Sparse,
     /// Whoever puts a tag of this name finds that it names this digest.
     pub(crate) rival: Option<(&'static str, Digest)>,
-    /// Requests whose path ends so are forbidden.
-    pub(crate) shut: Option<&'static str>,
+    /// Requests whose path ends so are forbidden, with this code.
+    pub(crate) shut: Option<(&'static str, &'static str)>,
+    /// Two must put a tag of this name before either of them is taken, and both are taken before either is answered.
+    pub(crate) meeting: Option<&'static str>,
     /// By path: `REPOSITORY/manifests/REFERENCE`.
     manifests: BTreeMap<String, Vec<u8>>,
     /// By path: `REPOSITORY/blobs/DIGEST`.
@@ -50,17 +55,18 @@ impl Lenient {
         let listener = TcpListener::bind("127.0.0.1:0")?;
         let address = listener.local_addr()?;
         let (manifests, blobs, requests) = Default::default();
-        let state = State { sparse, rival: None, shut: None, manifests, blobs, requests };
+        let state = State { sparse, rival: None, shut: None, meeting: None, manifests, blobs, requests };
         let (state, stop) = (Arc::new(Mutex::new(state)), Arc::<AtomicBool>::default());
         let (shared, stopped) = (Arc::clone(&state), Arc::clone(&stop));
+        let gates = Arc::<[Gate; 2]>::default();
         let thread = std::thread::spawn(move || {
             for stream in listener.incoming() {
                 if stopped.load(Ordering::SeqCst) {
                     return;
                 }
-                let shared = Arc::clone(&shared);
+                let (shared, gates) = (Arc::clone(&shared), Arc::clone(&gates));
                 // A client that has gone needs no answer.
-                std::thread::spawn(move || stream.and_then(|stream| serve(&stream, &shared)));
+                std::thread::spawn(move || stream.and_then(|stream| serve(&stream, &shared, &gates)));
             }
         });
         Ok(Self { address, state, stop, thread: Some(thread) })
@@ -86,6 +92,11 @@ impl State {
         self.manifests.contains_key(&format!("{repository}/manifests/{reference}"))
     }
 
+    /// What a tag names.
+    pub(crate) fn named(&self, repository: &str, tag: &str) -> Option<Digest> {
+        self.manifests.get(&format!("{repository}/manifests/{tag}")).map(|bytes| Digest::of(bytes))
+    }
+
     /// The requests since the last call: `METHOD REPOSITORY/KIND/NAME`.
     pub(crate) fn requests(&mut self) -> Vec<String> {
         std::mem::take(&mut self.requests)
@@ -96,8 +107,8 @@ impl State {
         let (path, query) = target.split_once('?').unwrap_or((target, ""));
         let path = path.trim_start_matches("/v2/").to_owned();
         self.requests.push(format!("{method} {path}"));
-        if self.shut.is_some_and(|shut| path.ends_with(shut)) {
-            return error(403, "DENIED");
+        if let Some((_, code)) = self.shut.filter(|(shut, _)| path.ends_with(shut)) {
+            return error(403, code);
         }
         let repository = path.rsplitn(3, '/').nth(2).unwrap_or_default().trim_end_matches("/blobs").to_owned();
         match method {
@@ -160,12 +171,29 @@ fn error(status: u16, code: &str) -> (u16, String, Vec<u8>) {
     (status, String::new(), format!(r#"{{"errors":[{{"code":"{code}"}}]}}"#).into_bytes())
 }
 
+/// Where two wait for each other.
+#[derive(Default)]
+struct Gate {
+    came: Mutex<usize>,
+    both: Condvar,
+}
+
+impl Gate {
+    /// Who waits for longer than [`MEETING_TIMEOUT`] goes on alone, and the trial fails by that.
+    fn meet(&self) {
+        let mut came = self.came.lock().unwrap_or_else(PoisonError::into_inner);
+        *came += 1;
+        self.both.notify_all();
+        drop(self.both.wait_timeout_while(came, MEETING_TIMEOUT, |came| *came < 2));
+    }
+}
+
 fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
     state.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Answers one request and closes.
-fn serve(stream: &TcpStream, state: &Mutex<State>) -> std::io::Result<()> {
+fn serve(stream: &TcpStream, state: &Mutex<State>, gates: &[Gate; 2]) -> std::io::Result<()> {
     let mut reader = BufReader::new(stream);
     let (mut first, mut line, mut length) = (String::new(), String::new(), 0);
     reader.read_line(&mut first)?;
@@ -179,7 +207,16 @@ fn serve(stream: &TcpStream, state: &Mutex<State>) -> std::io::Result<()> {
     reader.take(BODY_BYTES_MAX.min(length)).read_to_end(&mut body)?;
     let mut words = first.split(' ');
     let (method, target) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
+    let tag = lock(state).meeting.map(|tag| format!("/manifests/{tag}"));
+    let meets = method == "PUT" && tag.is_some_and(|tag| target.ends_with(&tag));
+    let [before, after] = gates;
+    if meets {
+        before.meet();
+    }
     let (status, headers, body) = lock(state).answer(method, target, body);
+    if meets {
+        after.meet();
+    }
     let mut stream = stream;
     write!(stream, "HTTP/1.1 {status} X\r\n{headers}Content-Length: {}\r\nConnection: close\r\n\r\n", body.len())?;
     if method != "HEAD" {
