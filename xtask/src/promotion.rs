@@ -158,6 +158,11 @@ fn repository(key: &str, text: &str) -> Result<Repository> {
 }
 
 fn image_of(written: &Value, target: &Repository) -> Result<PromotedImage> {
+    // Of a class that is no text, the parser would speak in names of its own.
+    let tags = written.get("tags").and_then(Value::as_mapping).into_iter().flatten();
+    for tag in tags.filter(|(_, class)| !class.is_string()).filter_map(|(tag, _)| tag.as_str()) {
+        bail!("tags: expected a class (immutable or floating) of {tag:?}, found none");
+    }
     let image: PromotedImage = yaml::part(written)?;
     ensure!(!image.tags.is_empty(), "tags: expected at least one tag, found none");
     for tag in image.tags.keys() {
