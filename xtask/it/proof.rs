@@ -53,7 +53,7 @@ fn index() -> Result<(), Failed> {
     let none: &[Descriptor] = &[];
     for (what, entries, expected) in [
         ("one more platform", &[passed.clone(), extra][..], ["found linux/arm64/v8", "sha256:"]),
-        ("another manifest", &[unjudged.clone()], ["found linux/amd64", "sha256:"]),
+        ("another manifest", std::slice::from_ref(&unjudged), ["found linux/amd64", "sha256:"]),
         ("one more manifest of the platform", &[passed.clone(), unjudged.clone()], ["found linux/amd64", "sha256:"]),
         ("one of no platform", &[passed.clone(), unnamed], ["found no platform", "sha256:"]),
         ("nothing", none, ["expected linux/amd64", "found nothing"]),

@@ -160,7 +160,8 @@ fn repository(key: &str, text: &str) -> Result<Repository> {
 fn image_of(written: &Value, target: &Repository) -> Result<PromotedImage> {
     // Of a class that is no text, the parser would speak in names of its own.
     let tags = written.get("tags").and_then(Value::as_mapping).into_iter().flatten();
-    for tag in tags.filter(|(_, class)| !class.is_string()).filter_map(|(tag, _)| tag.as_str()) {
+    let mut unclassed = tags.filter(|(_, class)| !class.is_string()).filter_map(|(tag, _)| tag.as_str());
+    if let Some(tag) = unclassed.next() {
         bail!("tags: expected a class (immutable or floating) of {tag:?}, found none");
     }
     let image: PromotedImage = yaml::part(written)?;
