@@ -12,7 +12,7 @@ use suite::{Outcome, Verdict};
 
 use crate::progress::size;
 use crate::shared::{check_writable, read_text, write_whole};
-use crate::spec::{Daemon, ImageSpec};
+use crate::spec::{ImageSpec, Runs};
 use crate::stages::base::{FetchedBase, Source};
 use crate::stages::derived::DerivedImage;
 use crate::stages::init::StaticProgram;
@@ -53,9 +53,9 @@ pub struct ImageRecord {
     pub name: String,
     /// Its names in its layout.
     pub tags: Vec<String>,
-    /// Which daemon it runs, and so by which scenarios it is judged.
+    /// What it runs, and so by which scenarios it is judged.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub runs: Option<Daemon>,
+    pub runs: Option<Runs>,
     /// Whether its tags move to each new image.
     #[serde(default)]
     pub floating: bool,

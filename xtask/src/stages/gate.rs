@@ -198,7 +198,7 @@ mod tests {
 
     use super::*;
     use crate::record::{BaseRecord, InitRecord};
-    use crate::spec::Daemon;
+    use crate::spec::Runs;
 
     const NONE: Allow =
         Allow { move_tags: false, allow_standin: false, allow_unjudged_platforms: false, allow_unjudged: false };
@@ -262,7 +262,7 @@ mod tests {
         ImageRecord {
             name: "ours".to_owned(),
             tags: vec!["1".to_owned()],
-            runs: Some(Daemon::Dockerd),
+            runs: Some(Runs::Dockerd),
             floating: false,
             digest: Digest::of(b"index"),
             format: Family::Oci,
@@ -384,7 +384,7 @@ mod tests {
     fn f54_a_verdict_is_of_this_image_and_of_what_it_runs() {
         let named = ImageRecord { name: "another".to_owned(), ..image(vec![passed()]) };
         check("of another image", &named, |_| false, "found a verdict on \"ours\"");
-        let runs = ImageRecord { runs: Some(Daemon::Containerd), ..image(vec![passed()]) };
+        let runs = ImageRecord { runs: Some(Runs::Containerd), ..image(vec![passed()]) };
         check("of another kind", &runs, |_| false, "found a verdict on an image that runs dockerd");
         check("of what nobody told", &ImageRecord { runs: None, ..image(vec![passed()]) }, |_| true, "");
     }
