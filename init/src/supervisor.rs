@@ -65,6 +65,10 @@ impl<'a> Supervisor<'a> {
                     Woken::End => self.end_watched(),
                     Woken::Signal => Signal::wait(Some(Milliseconds::ZERO)),
                     Woken::Limit => None,
+                    Woken::Refused => {
+                        self.reap_ourselves();
+                        None
+                    }
                 },
             };
             let Some(signal) = signal else {
@@ -81,6 +85,15 @@ impl<'a> Supervisor<'a> {
                 Treatment::Drop => {}
             }
         }
+    }
+
+    /// From here on we reap. Whoever ends after the first call is a zombie until we do; the command may have ended before.
+    fn reap_ourselves(&mut self) {
+        take_child_signals();
+        if self.watch.as_ref().is_some_and(|watch| watch.status().is_some()) {
+            self.end_watched()
+        }
+        self.watch = None;
     }
 
     /// Passes `signal` on, with its value or without.

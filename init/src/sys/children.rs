@@ -117,6 +117,9 @@ pub(crate) enum Woken {
     End,
     /// The limit has passed, or somebody looked at us (a debugger); the clock tells which.
     Limit,
+    /// Nothing: this cannot be waited for any more, as where the limit of open files (getrlimit(2)) was taken below the two that
+    /// ppoll(2) is asked about.
+    Refused,
 }
 
 /// The command, reaped by the kernel like every orphan: its descriptor says that it has ended and how.
@@ -156,7 +159,8 @@ impl Watch {
                 Ok(_) if entries.first().is_some_and(|signals| signals.revents != 0) => return Woken::Signal,
                 Ok(_) => return Woken::End,
                 Err(libc::EINTR) if limit.is_none() => {}
-                Err(_) => return Woken::Limit,
+                Err(libc::EINTR) => return Woken::Limit,
+                Err(_) => return Woken::Refused,
             }
         }
     }

@@ -154,6 +154,18 @@ fn unshared(subject: &Subject) -> Checked {
     equal("interrupts", session.wait()?, Some(1))
 }
 
+/// From the keyboard: this line's job, which ends in a sleep, is stopped, brought back and interrupted.
+fn control(session: &mut Session, line: &str) -> Checked {
+    session.write(line)?;
+    session.foreground("sleep")?;
+    session.write("\x1a")?;
+    session.expect("Stopped")?;
+    session.write("fg\n")?;
+    session.foreground("sleep")?;
+    session.write("\x03")?;
+    session.expect("^C").map(drop)
+}
+
 /// A shell with job control as the command: it says nothing about its terminal, and ^Z is its job's.
 fn inner_shell(subject: &Subject) -> Checked {
     let init = subject.words();
@@ -164,14 +176,7 @@ fn inner_shell(subject: &Subject) -> Checked {
     session.write("echo sta''rted\n")?;
     let before = session.expect("started")?;
     equal("complaints about the terminal", before.contains("no job control") || before.contains("cannot set"), false)?;
-    session.write("sleep 1000\n")?;
-    session.foreground("sleep")?;
-    session.write("\x1a")?;
-    session.expect("Stopped")?;
-    session.write("fg\n")?;
-    session.foreground("sleep")?;
-    session.write("\x03")?;
-    session.expect("^C")?;
+    control(&mut session, "sleep 1000\n")?;
     session.write("echo co''de=$?; exit 7\n")?;
     session.expect("code=130")?;
     equal("exit code", session.wait()?, Some(7))
@@ -193,14 +198,7 @@ fn no_stray_signal(subject: &Subject) -> Checked {
 
 fn job(subject: &Subject) -> Checked {
     let mut session = shell(subject)?;
-    session.write(&format!("{} sleep 1000\n", words(subject)))?;
-    session.foreground("sleep")?;
-    session.write("\x1a")?;
-    session.expect("Stopped")?;
-    session.write("fg\n")?;
-    session.foreground("sleep")?;
-    session.write("\x03")?;
-    session.expect("^C")?;
+    control(&mut session, &format!("{} sleep 1000\n", words(subject)))?;
     session.expect("$ ")?;
     session.write("echo co''de=$?\n")?;
     session.expect("code=130").map(drop)

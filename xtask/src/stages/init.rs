@@ -24,6 +24,9 @@ pub const INIT_BYTES_MAX: u64 = 24 << 10;
 /// Separates the flags in CARGO_ENCODED_RUSTFLAGS (the cargo book, environment variables).
 const FLAG_SEPARATOR: &str = "\x1f";
 
+/// What the linker leaves out of the init, below the root.
+const LINK_SCRIPT: &str = "init/link.ld";
+
 /// What makes the init small, and static whatever the target's habit. `noseparate-code` and `norelro` save the padding
 /// between segments that a program without relocations does not need; one segment for code and constants saves a resident page.
 const FLAGS: &[&str] = &[
@@ -154,7 +157,7 @@ impl Recipe {
     /// The init's, which is linked in one way by whatever compiler.
     fn init(root: &Path, toolchain: Toolchain) -> Self {
         let linker = format!("-Clinker={}", toolchain.linker.display());
-        let script = format!("-Clink-arg=-T{}", root.join("init/link.ld").display());
+        let script = format!("-Clink-arg=-T{}", root.join(LINK_SCRIPT).display());
         let flags = FLAGS.iter().map(ToString::to_string).chain([linker, script]);
         let library = toolchain.c_library().into_iter().map(|argument| format!("-Clink-arg={argument}"));
         Self {
@@ -197,7 +200,7 @@ impl Recipe {
 
 /// The first seven digits of a digest over the init's sources, which `--version` shows where tini shows git's commit.
 fn sources(root: &Path) -> Result<String> {
-    let mut files = Vec::new();
+    let mut files = vec![root.join(LINK_SCRIPT)];
     let mut folders = vec![root.join("init/src")];
     while let Some(folder) = folders.pop() {
         let listing = fs::read_dir(&folder).and_then(Iterator::collect::<std::io::Result<Vec<_>>>);
