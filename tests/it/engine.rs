@@ -101,6 +101,8 @@ fn deadline(fixture: &Fixture) -> Checked {
 fn signals(fixture: &Fixture) -> Checked {
     let container = fixture.start(&["sh", "-c", "trap 'exit 9' TERM; sleep 999 & echo ready; wait"])?;
     await_log(&*container, "ready")?;
+    // The shell says so when the child is made, which is called like the shell until it executes its program.
+    await_process(&*container, |process| process.comm == "sleep")?;
     let sleeper = container.processes()?.into_iter().find(|process| process.comm == "sleep").ok_or("no child")?;
     container.signal(sleeper.pid, Signal::Stop)?;
     await_process(&*container, |process| process.pid == sleeper.pid && process.state == 'T')?;

@@ -16,7 +16,7 @@ use super::command::{folder, is_one_line};
 use super::process::{
     Checked, Ended, Running, as_child, as_pid1, children, ensure, equal, eventually, run, send, zombies,
 };
-use super::reaping::{ORPHANS, orphans};
+use super::reaping::{ORPHANS, is_in, orphans};
 use super::subject::Subject;
 use super::{Check, helper};
 
@@ -28,6 +28,7 @@ pub(crate) const CHECKS: &[Check] = &[
     ("bad_seccomp_refuses_close_range", refused_close_range, &[]),
     ("bad_seccomp_refuses_sigtimedwait", refused_waiting, &[]),
     ("bad_seccomp_refuses_all_of_them", refused_all, &[]),
+    ("bad_limit_of_files_is_taken_away", no_files_left, &[]),
     ("bad_no_process_left", no_process_left, &[]),
     ("bad_no_process_left_for_a_child", no_process_left_below, &[]),
     ("bad_proc_is_missing", without_proc, &[]),
@@ -104,6 +105,25 @@ fn refusing(subject: &Subject, errno: i32, calls: &str) -> Checked<Command> {
     command.args(&words[1..]).arg(format!("{errno}:{calls}")).args(subject.words()).args(["sh", "-c", OBEYS]);
     subject.prepare(&mut command);
     Ok(command)
+}
+
+/// A limit that is set from outside (prlimit(1)) when the init waits already: it goes on, at rest, and ends as its command does.
+fn no_files_left(subject: &Subject) -> Checked {
+    let script =
+        "trap 'exit 42' TERM; trap '(true &); (true &); echo ready' USR1; echo ready; while :; do sleep 0.01; done";
+    let running = Running::start(subject.pid1(&["sh", "-c", script]))?;
+    running.ready()?;
+    let init = running.init()?;
+    let mut limit = as_child("prlimit");
+    limit.args(["--pid", &init.to_string(), "--nofile=1"]);
+    equal("exit code of prlimit", run(limit)?.code, 0)?;
+    send(init, Signal::USR1);
+    running.ready()?;
+    eventually("the orphans are reaped", || zombies(init) == 0)?;
+    // One that asks without end what is refused never sleeps.
+    eventually("the init sleeps", || is_in(init, "S"))?;
+    send(init, Signal::TERM);
+    equal("exit code", running.wait()?.code, 42)
 }
 
 /// Whether a refusal may keep the command from being run.
