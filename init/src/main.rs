@@ -62,7 +62,10 @@ fn follow(arguments: Arguments, options: &mut Options, inherited: &SignalState) 
         }
         Ok(Request::Version) => print(&VERSION.map(str::as_bytes)),
         Ok(Request::Licence) => print(&[LICENCE.as_bytes()]),
-        Ok(Request::Pause) => supervisor::pause(),
+        Ok(Request::Pause) => {
+            check_waiting();
+            supervisor::pause()
+        }
         Ok(Request::Run(index)) => {
             let command = arguments.from(index);
             run(&Command { program: Program::OnPath(command.first()), arguments: command }, options, inherited)
@@ -122,8 +125,7 @@ fn run(command: &Command, options: &Options, inherited: &SignalState) -> ! {
         Err(errno) => fail(b"fork: ", &[], errno, FAILED),
     };
     supervisor.child = child.pid;
-    files::leave_working_directory();
-    files::close_inherited(child.pidfd);
+    settle(child.pidfd);
     if options.verbose {
         say(child.pid, b" runs ", command.arguments.first().to_bytes());
     }
@@ -160,9 +162,20 @@ fn prepare(own: Pid, options: &Options) {
             sys::exit(FAILED)
         }
     }
+    check_waiting();
+}
+
+/// An init that could not wait would not end either.
+fn check_waiting() {
     if let Err(errno) = sys::signals::can_wait() {
         fail(b"wait for signals: ", &[], errno, FAILED)
     }
+}
+
+/// Keeps nothing of where we were started but descriptors 0, 1 and 2, and `pidfd` where it is one.
+fn settle(pidfd: c_int) {
+    files::leave_working_directory();
+    files::close_inherited(pidfd);
 }
 
 /// A line of `-v`.

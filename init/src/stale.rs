@@ -12,14 +12,18 @@ use dind_init::text::{PROC_BYTES_MAX, of_process};
 use crate::sys::files::{self, File};
 use crate::sys::{self, signals};
 
-/// Removes each file that names no living daemon, where its folder is of the container's own root file system: what is
-/// mounted there may be another's, with pids of another namespace. To be called by PID 1 alone, before its command runs.
+/// Removes each file that names no living daemon, where it lies on the container's own root file system: what is
+/// mounted there may be another's, with pids of another namespace. Where the kernel does not tell mounts (before 5.8, or under a
+/// filter), nothing is removed. To be called by PID 1 alone, before its command runs.
 #[inline(never)]
 pub(crate) fn remove_pid_files() {
     for file in PID_FILES {
+        if !File::at(file.path).is_some_and(|file| file.is_regular()) {
+            continue;
+        }
         let mut content = [0; BYTES_MAX];
         let Some(content) = files::read_start(file.path, &mut content) else { continue };
-        let is_own = File::at(file.folder).zip(File::at(c"/")).is_some_and(|(folder, root)| folder.is_beside(&root));
+        let is_own = files::mount_of(file.path).is_some_and(|mount| Some(mount) == files::mount_of(c"/"));
         // What is no pid stops dockerd as well, so nobody who lives may have written it.
         if is_own && !pid_file::pid(content).is_some_and(|process| is_daemon(process, file.daemon)) {
             files::remove(file.path);

@@ -12,7 +12,7 @@ use dind_init::status::{self, Change};
 use dind_init::text::{PROC_BYTES_MAX, of_process};
 
 use crate::sys::children::{self, Reaped, Watch, Woken};
-use crate::sys::signals::{Signal, ignore_child_signals, kill, send, take_child_signals};
+use crate::sys::signals::{Signal, ignore_child_signals, kill, send, stop_as_job, take_child_signals};
 use crate::sys::{self, files};
 use crate::{PREFIX, say};
 
@@ -130,16 +130,21 @@ impl<'a> Supervisor<'a> {
     /// Reaps until nobody is left: SIGCHLD stands for one death or for many. The child's end comes before that of others.
     fn reap(&self) -> Option<u8> {
         loop {
-            if self.options.names_reaped {
-                self.name_next();
-            }
-            let Reaped::Child(process, status) = children::reap() else { return None };
+            let Reaped::Child(process, status) = self.reap_next() else { return None };
             match status::change(status) {
                 Change::Ended(code) if process == self.child => return Some(code),
                 Change::Stopped(signal) if process == self.child => self.stop(signal),
                 Change::Ended(_) | Change::Stopped(_) => {}
             }
         }
+    }
+
+    /// Reaps one child, and names it where that is asked for.
+    fn reap_next(&self) -> Reaped {
+        if self.options.names_reaped {
+            self.name_next();
+        }
+        children::reap()
     }
 
     /// A line of `-w` about the orphan that is reaped next: its name is gone with it.
@@ -164,7 +169,7 @@ impl<'a> Supervisor<'a> {
             sys::set_foreground_group(self.child);
             kill(self.child, libc::SIGCONT);
         } else {
-            kill(self.own, libc::SIGSTOP);
+            stop_as_job(self.own);
         }
     }
 
@@ -190,6 +195,7 @@ impl<'a> Supervisor<'a> {
         match self.options.survivors {
             Survivors::Left => {}
             Survivors::Terminated(limit) => {
+                self.count_survivors();
                 self.signal_survivors(libc::SIGTERM);
                 self.await_survivors(Some(sys::now().after(limit)));
             }
@@ -198,14 +204,17 @@ impl<'a> Supervisor<'a> {
         sys::exit(if self.options.forgiven.contains(code) { 0 } else { code })
     }
 
-    /// Returns when no child is left, or at the time `end`. What we are sent meanwhile goes to those that are left.
-    fn await_survivors(&self, end: Option<Milliseconds>) {
+    /// Only who is not reaped behind our back can be counted, and keeps its number until it is.
+    fn count_survivors(&self) {
         if self.watch.is_some() {
-            // Only who is not reaped behind our back can be counted.
             take_child_signals();
         }
+    }
+
+    /// Returns when no child is left, or at the time `end`. What we are sent meanwhile goes to those that are left.
+    fn await_survivors(&self, end: Option<Milliseconds>) {
         loop {
-            match children::reap() {
+            match self.reap_next() {
                 Reaped::Child(_, _) => continue,
                 Reaped::NoChild => return,
                 Reaped::Nothing => {}
@@ -216,7 +225,11 @@ impl<'a> Supervisor<'a> {
             }
             let Some(signal) = Signal::wait(limit) else { continue };
             match signals::treatment(signal.received(), self.own, self.terminal) {
-                Treatment::Forward | Treatment::ForwardWithValue => self.signal_survivors(signal.received().number),
+                Treatment::Forward | Treatment::ForwardWithValue => {
+                    if let Some(number) = self.options.rewrites.rewritten(signal.received().number) {
+                        self.signal_survivors(number);
+                    }
+                }
                 Treatment::Reap | Treatment::Drop => {}
             }
         }
@@ -252,6 +265,7 @@ impl<'a> Supervisor<'a> {
 /// Without any command: reaps until a signal asks us to end, as the first process of a pod does. The kernel reaps, on every
 /// release, as no exit code counts.
 pub(crate) fn pause() -> ! {
+    crate::settle(-1);
     ignore_child_signals();
     while let Reaped::Child(_, _) = children::reap() {}
     loop {

@@ -1,6 +1,6 @@
 //! The system calls that the init makes: each function is one of them, or one with the buffer it needs.
 //!
-//! Decides nothing. All of the program's `unsafe` is here and in the modules below. Where musl's wrapper does less than the
+//! Decides nothing. All of the program's `unsafe` but that of its entry is here and in the modules below. Where musl's wrapper does less than the
 //! kernel, or is larger than what it wraps, the raw call is made.
 
 pub(crate) mod arguments;
@@ -155,9 +155,12 @@ pub(crate) fn set_foreground_group(group: Pid) {
     unsafe { libc::syscall(libc::SYS_ioctl, c_long::from(terminal.fd), request, &raw const group) };
 }
 
-/// One line on stderr, in one writev(2) so that it stays in one piece. An error is ignored: there is nobody to tell it.
+/// One line on stderr, in one writev(2) so that it stays in one piece. An error is ignored: there is nobody to tell it. So is a
+/// pipe that is full: a reader that has gone to sleep would hold up whoever waits for us.
 pub(crate) fn complain(pieces: &[&[u8]]) {
-    write(libc::STDERR_FILENO, pieces);
+    if children::takes_line(libc::STDERR_FILENO) {
+        write(libc::STDERR_FILENO, pieces);
+    }
 }
 
 /// Text on stdout; whether all of it was taken.

@@ -19,8 +19,9 @@ usage: dind-init [OPTION]... [--] COMMAND [ARGUMENT]...
 
 Runs COMMAND, passes it every signal, reaps every orphan, ends as COMMAND ends.
 
-  -g, --all          signals to the command's process group; to every process
-  -r, --rewrite A:B  send signal B for A; 0 sends none (TERM:QUIT, 15:3, HUP:0)
+  -g                 signals to the command's process group
+  --all              signals to every process; as PID 1 only
+  -r, --rewrite A:B  send signal B for A; 0 sends none (TERM:QUIT, HUP:0)
   -e CODE            end with 0 where the command's code is CODE; repeatable
   -p SIGNAL          what the end of our own parent sends us
   --kill-after TIME  kill the command so long after its first TERM, INT or QUIT
@@ -31,11 +32,11 @@ Runs COMMAND, passes it every signal, reaps every orphan, ends as COMMAND ends.
   -P                 no command: reap until INT or TERM
   -v, --verbose      say what was started and how it ended
   -w                 say which orphans are reaped
-  -s, -c             accepted: what they ask for is done anyway
-  -h, -V, -l         show this text, the version (--version), the licence
+  -s, -c             the default: adopt orphans, signal the command alone
+  -h, -V, -l         this text, the version (--version), the licence
 
-TIME is 500ms, 5s, 2m, 1h. Called as dockerd or containerd, it runs the next
-program of that name on PATH, as its init if none of ours is above.
+TIME is 500ms, 5s, 2m, 1h. Called as dockerd or containerd: the init of the next
+program of that name on PATH.
 ";
 
 /// `-l`.

@@ -171,6 +171,11 @@ impl Watch {
     }
 }
 
+/// Whether a line can be written to `fd` at once, as far as the kernel tells.
+pub(super) fn takes_line(fd: c_int) -> bool {
+    poll(&mut [libc::pollfd { fd, events: libc::POLLOUT, revents: 0 }], Some(Milliseconds::ZERO)) != Ok(0)
+}
+
 /// ppoll(2); our own mask stays.
 fn poll(entries: &mut [libc::pollfd], limit: Option<Milliseconds>) -> Result<c_long, Errno> {
     let limit = limit.map(to_timespec);

@@ -103,12 +103,7 @@ impl File {
 
     /// Whether both are one file.
     pub(crate) fn is(&self, other: &Self) -> bool {
-        self.is_beside(other) && self.0.st_ino == other.0.st_ino
-    }
-
-    /// Whether both are on one device.
-    pub(crate) fn is_beside(&self, other: &Self) -> bool {
-        self.0.st_dev == other.0.st_dev
+        self.0.st_dev == other.0.st_dev && self.0.st_ino == other.0.st_ino
     }
 
     /// Whether it is a regular file.
@@ -120,4 +115,14 @@ impl File {
     pub(crate) fn size(&self) -> usize {
         usize::try_from(self.0.st_size).unwrap_or(usize::MAX)
     }
+}
+
+/// The mount that `path` lies on: STATX_MNT_ID of statx(2), since Linux 5.8. `None` where there is no such path, or no such answer.
+pub(crate) fn mount_of(path: &CStr) -> Option<u64> {
+    // SAFETY: statx is integers, for which zeroes are valid.
+    let mut answer: libc::statx = unsafe { mem::zeroed() };
+    let (folder, mask) = (c_long::from(libc::AT_FDCWD), c_long::from(libc::STATX_MNT_ID));
+    // SAFETY: the path ends in a zero byte, and the structure is live and the kernel's.
+    unsafe { libc::syscall(libc::SYS_statx, folder, path.as_ptr(), 0 as c_long, mask, &raw mut answer) };
+    (answer.stx_mask & libc::STATX_MNT_ID != 0).then_some(answer.stx_mnt_id)
 }

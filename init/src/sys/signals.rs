@@ -193,6 +193,14 @@ pub(crate) fn kill(target: Pid, number: c_int) {
     unsafe { libc::syscall(libc::SYS_kill, c_long::from(target), c_long::from(number)) };
 }
 
+/// Stops us as ^Z would stop a shell's job, until SIGCONT: by SIGTSTP, which the kernel drops where no shell above could wake us
+/// (an orphaned process group, setpgid(2); `get_signal` of kernel/signal.c).
+pub(crate) fn stop_as_job(own: Pid) {
+    kill(own, libc::SIGTSTP);
+    let before = set_mask(!(1 << (libc::SIGTSTP - 1)));
+    set_mask(before);
+}
+
 /// Whether there is such a process (kill(2) with signal 0); EPERM means one that we may not signal.
 pub(crate) fn exists(process: Pid) -> bool {
     // SAFETY: takes two numbers and no memory.

@@ -36,6 +36,8 @@ const FLAGS: &[&str] = &[
     "-Cforce-unwind-tables=no",
     "-Clink-arg=--build-id=none",
     "-Clink-arg=--gc-sections",
+    "-Clink-arg=--icf=all",
+    "-Clink-arg=-O2",
     "-Clink-arg=--no-eh-frame-hdr",
     "-Clink-arg=--no-rosegment",
     "-Clink-arg=-znorelro",
