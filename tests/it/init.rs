@@ -92,6 +92,7 @@ const NOT_EMULATED: &[&str] = &[
     "r23_keeps_sigchld_as_it_was",
     // Its own memory, files and threads are the process's.
     "bad_limit_of_files_is_taken_away",
+    "r28_does_not_stop_where_no_shell_could_wake_it",
     "r29_keeps_no_descriptor_that_it_was_given",
     "r31_allocates_nothing",
     "r31_has_no_heap",

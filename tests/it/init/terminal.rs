@@ -10,7 +10,7 @@ use std::thread;
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 
 use super::Check;
-use super::process::{Checked, HostPid, Mark, Stat, children, descendants, equal, eventually, mark};
+use super::process::{Checked, HostPid, Mark, Stat, children, descendants, equal, eventually, mark, send};
 use super::subject::Subject;
 
 pub(crate) const CHECKS: &[Check] = &[
@@ -19,6 +19,7 @@ pub(crate) const CHECKS: &[Check] = &[
     ("r26_a_shell_inside_controls_its_jobs", inner_shell, &[]),
     ("r26_gives_the_terminal_back", back, &[]),
     ("r27_sends_no_signal_at_the_start", no_stray_signal, &[]),
+    ("r28_does_not_stop_where_no_shell_could_wake_it", session_leader, &[]),
     ("r28_stops_and_continues_as_a_job", job, &[]),
     ("r28_leaves_the_terminal_alone_in_the_background", background, &[]),
     ("r28_takes_the_terminal_when_brought_to_the_front", foreground, &[]),
@@ -194,6 +195,22 @@ fn no_stray_signal(subject: &Subject) -> Checked {
         session.expect("0000000000000000")?;
     }
     equal("exit code", session.wait()?, Some(0))
+}
+
+/// The leader of a session, as of `docker exec -it` or `ssh -t`: no shell above it could wake it.
+fn session_leader(subject: &Subject) -> Checked {
+    let init = subject.words();
+    let line: Vec<&str> = init.iter().map(String::as_str).chain(["cat"]).collect();
+    let mut session = Session::start(subject, &line)?;
+    session.foreground("cat")?;
+    session.write("\x1a")?;
+    let leader = session.leader();
+    let is_stopped = |child: &HostPid| Stat::of(*child).is_some_and(|stat| stat.state == "T");
+    eventually("the command is stopped", || children(leader).iter().any(is_stopped))?;
+    for child in children(leader) {
+        send(child, rustix::process::Signal::KILL);
+    }
+    equal("exit code", session.wait()?, Some(128 + 9))
 }
 
 fn job(subject: &Subject) -> Checked {
