@@ -71,7 +71,8 @@ impl Chain {
     fn promote(&self, file: &str, more: &[&str]) -> Result<Output, Failed> {
         let path = self.bench.path("promotion.yaml");
         fs::write(&path, file)?;
-        Ok(command(["promote", "--file"]).arg(&path).args(more).output()?)
+        // The workbench builds for this machine alone, and the definition lists another platform.
+        Ok(command(["promote", "--allow-missing-platforms", "--file"]).arg(&path).args(more).output()?)
     }
 
     /// What a tag of `users` names, by the bytes that skopeo gets.

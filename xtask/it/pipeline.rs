@@ -279,7 +279,7 @@ fn nested() -> Result<(), Failed> {
     bench.lock(&outer.digest(), &inner.digest())?;
     let mirror = format!("docker.io=http://{}", registry.host());
     let output = bench.build("out", &["--base", "registry", "--mirror", &mirror, "--suite", "none", "dind"])?;
-    refused(&output, &["docker:20-dind", &inner.digest().to_string(), "expected a manifest, found an index"])
+    refused(&output, &["docker:20-dind", &inner.digest().to_string(), "expected an image manifest, found an index"])
 }
 
 fn missing_ca() -> Result<(), Failed> {

@@ -26,6 +26,8 @@ const ORPHANS_OF_ONE: usize = 10;
 const LOOK_INTERVAL: Duration = Duration::from_millis(2);
 /// A number of zombies that has stood for so long is final.
 const STUCK_TIMEOUT: Duration = Duration::from_secs(2);
+/// And for so many looks.
+const STUCK_LOOKS: u32 = 20;
 /// How long making or reaping may take in all.
 const STORM_TIMEOUT: Duration = Duration::from_secs(300);
 
@@ -130,14 +132,16 @@ impl Before {
     /// All orphans have died: waits until they are gone, or stay. The shell is the child that remains.
     fn after(&self, init: Process, mut most: usize, interrupt: &Interrupt) -> Result<[f64; 5]> {
         let started = Instant::now();
-        let (mut left, mut changed) = (usize::MAX, started);
+        let (mut left, mut changed, mut looks) = (usize::MAX, started, 0);
         let mut time = now();
-        while left > 0 && changed.elapsed() < STUCK_TIMEOUT {
+        // On a busy machine the time may pass between two looks.
+        while left > 0 && (changed.elapsed() < STUCK_TIMEOUT || looks < STUCK_LOOKS) {
             interrupt.check()?;
             ensure!(started.elapsed() < STORM_TIMEOUT, "wait until orphans are reaped: not done in {STORM_TIMEOUT:?}");
             let found = init.children()?.len().saturating_sub(1);
+            looks += 1;
             if found != left {
-                (left, changed, time) = (found, Instant::now(), now());
+                (left, changed, time, looks) = (found, Instant::now(), now(), 0);
                 most = most.max(found);
             }
             thread::sleep(LOOK_INTERVAL);
