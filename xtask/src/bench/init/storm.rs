@@ -20,8 +20,6 @@ use super::container::{Container, now, wait_for};
 use super::figures::{Column, Top};
 use super::process::Process;
 
-/// How many orphans one subshell leaves.
-const ORPHANS_OF_ONE: usize = 10;
 /// How often zombies are counted.
 const LOOK_INTERVAL: Duration = Duration::from_millis(2);
 /// A number of zombies that has stood for so long is final.
@@ -58,23 +56,24 @@ impl Storm {
         }
     }
 
-    /// What one orphan does.
-    fn orphan(self) -> &'static str {
+    /// How many orphans a subshell leaves, and its script, in which `some` is their number. In a stream one, as a shell that goes on takes leave of a child
+    /// that has ended.
+    fn orphans(self) -> (usize, &'static str) {
         match self {
-            Self::Stream => ":",
-            Self::Burst => "read end <&3",
+            Self::Stream => (1, "( : & )"),
+            Self::Burst => (10, "( while [ $some -gt 0 ]; do some=$(( some - 1 )); read end <&3 & done )"),
         }
     }
 
     /// Waits for a word, makes the orphans, says so, and waits for the end of its stdin.
     fn script(self, orphans: usize, release: &Path, alive: &Path) -> String {
         let (release, alive) = (release.display(), alive.display());
-        let orphan = self.orphan();
+        let (of_one, leave) = self.orphans();
         format!(
             "exec 3<'{release}' 4>'{alive}'; echo ready; read go || exit; left={orphans}
              while [ $left -gt 0 ]; do
-                 some=$(( left < {ORPHANS_OF_ONE} ? left : {ORPHANS_OF_ONE} )); left=$(( left - some ))
-                 ( while [ $some -gt 0 ]; do some=$(( some - 1 )); {orphan} & done )
+                 some=$(( left < {of_one} ? left : {of_one} )); left=$(( left - some ))
+                 {leave}
              done
              exec 3<&- 4>&-; echo made; read end"
         )
