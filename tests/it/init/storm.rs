@@ -13,9 +13,6 @@ use super::subject::{Kind, Subject};
 const STORM: usize = 20_000;
 const STORM_OF_OTHERS: usize = 2_000;
 
-/// Orphans of one parent: it forks them and ends, which is what makes them orphans.
-const BATCH: usize = 100;
-
 /// Orphans that die together with the command.
 const TOGETHER: usize = 1_000;
 
@@ -30,12 +27,9 @@ pub(crate) const CHECKS: &[Check] = &[
     ("r04_keeps_the_code_among_1000_that_die_at_once", all_at_once, &[]),
 ];
 
-/// A shell script that makes `count` orphans, most of which die at once, some after their parent.
+/// A shell script that makes `count` orphans, each forked by a subshell of its own, which ends at once.
 pub(crate) fn script(count: usize) -> String {
-    let batches = count / BATCH;
-    format!(
-        "i=0; while [ $i -lt {batches} ]; do (j=0; while [ $j -lt {BATCH} ]; do : & j=$((j+1)); done); i=$((i+1)); done"
-    )
+    format!("i=0; while [ $i -lt {count} ]; do ( : & ); i=$((i+1)); done")
 }
 
 /// How many orphans a storm has.
