@@ -27,7 +27,7 @@ pub(crate) const CONTROLS: &[Control] = &[("a_signal_too_few_is_seen", one_too_f
 
 /// Races of a signal against the command's end: 10,000 for ours, half with either loop, and some for those that are only
 /// compared.
-const CODE_RACES: usize = 5_000;
+const CODE_RACES: usize = 10_000;
 const CODE_RACES_OF_OTHERS: usize = 500;
 
 /// Threads that make races, and inits that each has ready: they start while others race.
